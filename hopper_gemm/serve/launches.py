@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import _is_any_autocast_enabled
 from torch.compiler import is_dynamo_compiling
 
 from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE
@@ -35,6 +36,7 @@ from hopper_gemm.serve.call import (
     Call,
     Maybe,
     autocast_call,
+    autocast_type,
     cast,
     described,
     finish_of,
@@ -170,6 +172,7 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
             None if bias is None else described(bias), None if residual is None else described(residual),
             None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
             MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+            _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
         entry = LAUNCHES.table.get(key)
     except (AttributeError, TypeError):
