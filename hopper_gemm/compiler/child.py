@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import multiprocessing
+import multiprocessing.spawn
 import os
 import signal
 import threading
@@ -16,7 +18,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import popen_spawn_posix, reduction, resource_tracker, util
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess, set_spawning_popen
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,16 +165,56 @@ class Child:
                 connection.close()
 
 
+class _Popen(popen_spawn_posix.Popen):
+    """Starts a process without the caller's ``__main__``.
+
+    The standard library's runs it again in the process, for what it defines: a script without a guard would compile, or
+    train, once more in each process, and one from stdin or a notebook cannot be run again. What a process of ours is
+    given is defined in modules.
+    """
+
+    def _launch(self, process_obj: Any) -> None:
+        """As the method that this overrides, but for what it tells of ``__main__``."""
+        told = multiprocessing.spawn.get_preparation_data(process_obj._name)
+        message = io.BytesIO()
+        tracker = resource_tracker.getfd()  # type: ignore[attr-defined]
+        self._fds.append(tracker)
+        set_spawning_popen(self)
+        try:
+            reduction.dump({key: value for key, value in told.items() if not key.startswith("init_main")}, message)
+            reduction.dump(process_obj, message)
+        finally:
+            set_spawning_popen(None)
+        self.sentinel, writes = os.pipe()
+        reads, feed = os.pipe()
+        self.finalizer = util.Finalize(self, util.close_fds, (self.sentinel, feed))
+        try:
+            command = multiprocessing.spawn.get_command_line(tracker_fd=tracker, pipe_handle=reads)
+            self._fds.extend([reads, writes])
+            self.pid = util.spawnv_passfds(multiprocessing.spawn.get_executable(), command, self._fds)
+        finally:
+            os.close(reads)
+            os.close(writes)
+        with open(feed, "wb", closefd=False) as file:
+            file.write(message.getbuffer())
+
+
+class _Process(SpawnProcess):
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802
+        return _Popen(process_obj)
+
+
 def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
-    """Start a process; return it and the parent's end of its pipe.
+    """Start a process, which does not run the caller's ``__main__``; return it and the parent's end of its pipe.
 
     Args:
-        target: a module-level function; it is called with its end of the pipe, then the arguments.
-        arguments: picklable.
+        target: a function of a module; it is called with its end of the pipe, then the arguments.
+        arguments: picklable, of classes of modules.
         about: name of the process, and whether it is a daemon.
     """
     line, far = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
+    process = _Process(target=target, args=(far, *arguments), **about)
     process.start()
     far.close()
     return process, line
