@@ -201,7 +201,7 @@ class _Popen(popen_spawn_posix.Popen):
 
 class _Process(SpawnProcess):
     @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802
+    def _Popen(process_obj: Any) -> Any:
         return _Popen(process_obj)
 
 

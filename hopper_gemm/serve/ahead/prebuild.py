@@ -133,5 +133,7 @@ def build(
     finally:
         pool.close()
     if len(failed) == len(kernels):
-        raise RuntimeError(f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}")
+        raise RuntimeError(
+            f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}"
+        )
     return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)
