@@ -1,22 +1,33 @@
-"""Workspaces of launches in global memory: one for each stream, and for each stream of a captured graph.
+"""Workspaces of launches in global memory.
 
-Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all kernels of a
-stream share one workspace. A captured graph may be replayed on any stream, beside any other graph: it has a workspace
-of its own, from its own memory pool, and clears the words when a replay begins. So a graph does not depend on the
-capture of another, and no workspace outlives its graph.
+Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all eager kernels of
+a stream share one workspace. It lives as long as the process, and is therefore never allocated in a memory pool that
+others take back or check, such as that of ``torch.cuda.use_mem_pool`` or of CUDA graph trees while
+``torch.compile(mode="reduce-overhead")`` warms up: a thread of its own allocates it, since pools take the allocations
+of one thread.
+
+While a stream is captured, scratch memory (partial sums, padded operands) is allocated for each launch, from the
+graph's own pool, and given back when the launch is captured: it lives as long as the graph, and later launches of the
+capture reuse it. Words must be zero before each replay. Each stream of each capture has its own, since a graph may be
+replayed on any stream beside any other graph. They lie outside of all pools, are zeroed once, and live as long as the
+process, since nothing tells when a graph can no longer be replayed: some kilobytes a capture.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
 LEAST_SUMS, LEAST_WORDS = 4, 1024
-"""Least sizes of a workspace, in elements."""
+"""Least sizes of a stream's workspace, in elements."""
+
+CHUNK, ALIGNED = 1 << 16, 32
+"""Words that are zeroed at once for captures, at least; and those between the starts of two captures' words."""
 
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
@@ -24,23 +35,29 @@ T = TypeVar("T")
 
 
 class PerStream(Generic[T]):
-    """One thing of a kind for each stream, and for each stream of a captured graph. Thread-safe.
+    """One object of a kind for each stream, and a new one for each launch that is captured. Thread-safe.
 
     Args:
-        make: makes one on a device, of at least these sizes and as large as the one before, if there was one.
+        make: makes one on a device, for the current stream, of at least these sizes and as large as the one before, if
+            there was one.
         fits: tells whether one is large enough.
+        capture: makes that of a launch that is captured, of these sizes, on the current stream; by default as ``make``.
     """
 
     def __init__(
-        self, make: Callable[[int, tuple[int, ...], T | None], T], fits: Callable[[T, tuple[int, ...]], bool]
+        self,
+        make: Callable[[int, tuple[int, ...], T | None], T],
+        fits: Callable[[T, tuple[int, ...]], bool],
+        capture: Callable[[int, tuple[int, ...]], T] | None = None,
     ) -> None:
         self._make, self._fits = make, fits
+        self._capture = capture or (lambda device, sizes: make(device, sizes, None))
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int, int], T] = {}
-        """By device, stream, and number of the capture, 0 where there is none."""
+        self._known: dict[tuple[int, int], T] = {}
+        """By device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
-        """The one for a launch on the current stream of a device.
+        """The one for a launch on the current stream of a device. Of a launch that is captured it must not be kept.
 
         Args:
             device: index; it must be the current one.
@@ -48,15 +65,75 @@ class PerStream(Generic[T]):
         """
         import torch
 
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        key = device, stream, capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
+        if torch.cuda.is_current_stream_capturing():
+            return self._capture(device, sizes)
+        key = device, torch._C._cuda_getCurrentRawStream(device)
         found = self._known.get(key)
         if found is None or not self._fits(found, sizes):
             with self._lock:
-                for other in [other for other in self._known if other[2] and capture_of(other[1]) != other[2]]:
-                    del self._known[other]  # the capture has ended: its graph's pool may use the memory again
-                found = self._known[key] = self._make(device, sizes, found)
+                before = self._known.get(key)
+                found = self._known[key] = outside_pools(device, lambda: self._make(device, sizes, before))
         return found
+
+
+def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
+    """What a function makes, allocated in no memory pool, also while a stream is captured.
+
+    Args:
+        device: index; it must be the current one.
+        make: called in a thread of its own, whose current stream is the caller's.
+        idle: take another stream, which is not captured, and wait for it.
+    """
+    import torch
+    from cuda.bindings import driver
+
+    stream = None if idle else torch.cuda.current_stream(device)
+
+    def work() -> T:
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.cuThreadExchangeStreamCaptureMode(relaxed)  # else an allocation would end a capture
+        chosen = stream or torch.cuda.Stream(device)
+        while stream is None and capture_of(chosen.cuda_stream):  # torch hands its streams out in turn
+            chosen = torch.cuda.Stream(device)
+        with torch.cuda.stream(chosen):
+            made = make()
+        if idle:
+            chosen.synchronize()
+        return made
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+class CapturedWords:
+    """Words that are zero between launches, for each stream of each capture. Thread-safe.
+
+    Args:
+        zeros: makes at least this many on a device; they are zero when it returns.
+    """
+
+    def __init__(self, zeros: Callable[[int, int], torch.Tensor]) -> None:
+        self._zeros = zeros
+        self._lock = threading.Lock()
+        self._free: dict[int, torch.Tensor] = {}
+        """By device: words of a chunk that no capture has."""
+        self._chunks: list[torch.Tensor] = []
+        self._known: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
+        """By device and stream: number of its last capture, and the words."""
+
+    def get(self, device: int, stream: int, count: int) -> torch.Tensor:
+        """Those of the capture of a stream, ``count`` at least."""
+        number, key = capture_of(stream), (device, stream)
+        with self._lock:
+            last, words = self._known.get(key, (0, None))
+            if words is None or last != number or words.numel() < count:
+                free = self._free.get(device)
+                if free is None or free.numel() < count:
+                    free = self._zeros(device, max(CHUNK, count))
+                    self._chunks.append(free)  # for good
+                words, self._free[device] = free[:count], free[-(-count // ALIGNED) * ALIGNED :]
+                self._known[key] = number, words
+            return words
 
 
 def capture_of(stream: int) -> int:
@@ -66,6 +143,14 @@ def capture_of(stream: int) -> int:
     error, status, number, *_ = runtime.cudaStreamGetCaptureInfo(stream)
     active = runtime.cudaStreamCaptureStatus.cudaStreamCaptureStatusActive
     return int(number) if not int(error) and status == active else 0
+
+
+def _zeros(device: int, count: int) -> torch.Tensor:
+    """Words that are zero now."""
+    import torch
+
+    where = torch.device("cuda", device)
+    return outside_pools(device, lambda: torch.zeros(count, dtype=torch.int32, device=where), idle=True)
 
 
 def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
@@ -79,11 +164,23 @@ def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
     return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
 
 
+def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
+    """A workspace of a launch that is captured."""
+    import torch
+
+    sums, words = sizes
+    scratch = torch.empty(max(sums, LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))
+    return scratch, CAPTURED_WORDS.get(device, torch._C._cuda_getCurrentRawStream(device), words)
+
+
 def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
     sums, words = sizes
     return pair[0].numel() >= sums and pair[1].numel() >= words
 
 
-WORKSPACES = PerStream(_made, _fits)
+CAPTURED_WORDS = CapturedWords(_zeros)
+"""The words of the captures of this process."""
+
+WORKSPACES = PerStream(_made, _fits, _captured)
 """The workspaces of this process: fp32 sums and int32 words, of at least these numbers of elements. The words are zero
 when a launch begins."""
