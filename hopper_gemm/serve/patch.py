@@ -185,7 +185,8 @@ class Patch:
         width = max((len(layer.name) for layer in self.layers), default=0)
         by_torch = sorted({str(device) for module in self.modules if (device := _device_of_torch(module))})
         end = f"are replaced; torch multiplies on {by_torch[0]}, which is no Hopper GPU" if by_torch else ""
-        lines = [f"{count} of {len(self.layers)} linear layers {end or 'multiply by hopper_gemm'}"]
+        undone = "were replaced, and are torch's again" if count and not self.modules else "multiply by hopper_gemm"
+        lines = [f"{count} of {len(self.layers)} linear layers {end or undone}"]
         lines += [
             f"  {layer.name:{width}}  {layer.about}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
             for layer in self.layers

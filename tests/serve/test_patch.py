@@ -298,6 +298,9 @@ def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason(mo
     assert text.startswith("1 of 4 linear layers are replaced; torch multiplies on cpu, which is no Hopper GPU\n")
     monkeypatch.setattr(room, "check_device", lambda device: None)
     assert str(done).startswith("1 of 4 linear layers multiply by hopper_gemm\n")
+    done.undo()
+    assert str(done).startswith("1 of 4 linear layers were replaced, and are torch's again\n")
+    hopper_gemm.patch(model)
     assert "own    Own (64, 64) torch.bfloat16: left, a class of its own" in text
     assert "plain  Linear (64, 64) torch.bfloat16: replaced, untuned" in text
     assert "replaced before" in str(hopper_gemm.patch(model))
