@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import io
 import multiprocessing
 import multiprocessing.spawn
 import os
@@ -16,11 +15,9 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import popen_spawn_posix, reduction, resource_tracker, util
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess, set_spawning_popen
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +26,8 @@ Handler = Callable[[Any], Any]
 
 CONTEXT = multiprocessing.get_context("spawn")
 """Processes are spawned, not forked, so that none holds another's pipe open."""
+
+_STARTING = threading.Lock()
 
 PR_SET_PDEATHSIG = 1
 
@@ -165,44 +164,23 @@ class Child:
                 connection.close()
 
 
-class _Popen(popen_spawn_posix.Popen):
-    """Starts a process without the caller's ``__main__``.
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While this thread starts a process: the standard library does not have it run the caller's ``__main__`` again,
+    which it does for what a script defines. A script without a guard would run once more in each process, and one from
+    stdin cannot."""
+    with _STARTING:
+        whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
 
-    The standard library's runs it again in the process, for what it defines: a script without a guard would compile, or
-    train, once more in each process, and one from stdin or a notebook cannot be run again. What a process of ours is
-    given is defined in modules.
-    """
+        def prepared(name: str) -> dict[str, Any]:
+            ours = threading.get_ident() == thread
+            return {key: value for key, value in whole(name).items() if not (ours and key.startswith("init_main"))}
 
-    def _launch(self, process_obj: Any) -> None:
-        """As the method that this overrides, but for what it tells of ``__main__``."""
-        told = multiprocessing.spawn.get_preparation_data(process_obj._name)
-        message = io.BytesIO()
-        tracker = resource_tracker.getfd()  # type: ignore[attr-defined]
-        self._fds.append(tracker)
-        set_spawning_popen(self)
+        multiprocessing.spawn.get_preparation_data = prepared
         try:
-            reduction.dump({key: value for key, value in told.items() if not key.startswith("init_main")}, message)
-            reduction.dump(process_obj, message)
+            yield
         finally:
-            set_spawning_popen(None)
-        self.sentinel, writes = os.pipe()
-        reads, feed = os.pipe()
-        self.finalizer = util.Finalize(self, util.close_fds, (self.sentinel, feed))
-        try:
-            command = multiprocessing.spawn.get_command_line(tracker_fd=tracker, pipe_handle=reads)
-            self._fds.extend([reads, writes])
-            self.pid = util.spawnv_passfds(multiprocessing.spawn.get_executable(), command, self._fds)
-        finally:
-            os.close(reads)
-            os.close(writes)
-        with open(feed, "wb", closefd=False) as file:
-            file.write(message.getbuffer())
-
-
-class _Process(SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:
-        return _Popen(process_obj)
+            multiprocessing.spawn.get_preparation_data = whole
 
 
 def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
@@ -214,8 +192,9 @@ def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[A
         about: name of the process, and whether it is a daemon.
     """
     line, far = CONTEXT.Pipe()
-    process = _Process(target=target, args=(far, *arguments), **about)
-    process.start()
+    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
+    with _without_main():
+        process.start()
     far.close()
     return process, line
 

@@ -1,16 +1,14 @@
 """Workspaces of launches in global memory.
 
 Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all eager kernels of
-a stream share one workspace. It lives as long as the process, and is therefore never allocated in a memory pool that
-others take back or check, such as that of ``torch.cuda.use_mem_pool`` or of CUDA graph trees while
-``torch.compile(mode="reduce-overhead")`` warms up: a thread of its own allocates it, since pools take the allocations
-of one thread.
+a stream share one workspace. It lives as long as the process, and never in a memory pool of others, who take memory
+back or look for what they do not know: ``torch.cuda.use_mem_pool``, CUDA graph trees that warm up for
+``torch.compile(mode="reduce-overhead")``. Pools take the allocations of one thread; another thread allocates it.
 
-While a stream is captured, scratch memory (partial sums, padded operands) is allocated for each launch, from the
-graph's own pool, and given back when the launch is captured: it lives as long as the graph, and later launches of the
-capture reuse it. Words must be zero before each replay. Each stream of each capture has its own, since a graph may be
-replayed on any stream beside any other graph. They lie outside of all pools, are zeroed once, and live as long as the
-process, since nothing tells when a graph can no longer be replayed: some kilobytes a capture.
+A launch that is captured takes scratch memory (partial sums, padded operands) from its graph's pool and gives it back:
+it lives as long as the graph, and later launches of the capture reuse it. A graph may be replayed on any stream, beside
+any other graph, so that each stream of each capture has words of its own. They are zeroed once, outside of all pools,
+and live as long as the process, since nothing tells when a graph is gone: some kilobytes a capture.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_SUMS, LEAST_WORDS = 4, 1024
-"""Least sizes of a stream's workspace, in elements."""
-
-CHUNK, ALIGNED = 1 << 16, 32
-"""Words that are zeroed at once for captures, at least; and those between the starts of two captures' words."""
+"""Least sizes of a workspace, in elements."""
 
 Pair = tuple["torch.Tensor", "torch.Tensor"]
 
@@ -106,33 +101,28 @@ def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
 
 
 class CapturedWords:
-    """Words that are zero between launches, for each stream of each capture. Thread-safe.
+    """Words that are zero between launches, for each stream of each capture. Thread-safe."""
 
-    Args:
-        zeros: makes at least this many on a device; they are zero when it returns.
-    """
-
-    def __init__(self, zeros: Callable[[int, int], torch.Tensor]) -> None:
-        self._zeros = zeros
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: dict[int, torch.Tensor] = {}
-        """By device: words of a chunk that no capture has."""
-        self._chunks: list[torch.Tensor] = []
+        self._made: list[torch.Tensor] = []
+        """For good."""
         self._known: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
         """By device and stream: number of its last capture, and the words."""
 
-    def get(self, device: int, stream: int, count: int) -> torch.Tensor:
-        """Those of the capture of a stream, ``count`` at least."""
-        number, key = capture_of(stream), (device, stream)
+    def get(self, device: int, count: int) -> torch.Tensor:
+        """Those of the current stream, which is captured; ``count`` at least."""
+        import torch
+
+        stream, where = torch._C._cuda_getCurrentRawStream(device), torch.device("cuda", device)
+        number = capture_of(stream)
         with self._lock:
-            last, words = self._known.get(key, (0, None))
+            last, words = self._known.get((device, stream), (0, None))
             if words is None or last != number or words.numel() < count:
-                free = self._free.get(device)
-                if free is None or free.numel() < count:
-                    free = self._zeros(device, max(CHUNK, count))
-                    self._chunks.append(free)  # for good
-                words, self._free[device] = free[:count], free[-(-count // ALIGNED) * ALIGNED :]
-                self._known[key] = number, words
+                most = max(count, LEAST_WORDS)
+                words = outside_pools(device, lambda: torch.zeros(most, dtype=torch.int32, device=where), idle=True)
+                self._made.append(words)
+                self._known[device, stream] = number, words
             return words
 
 
@@ -143,14 +133,6 @@ def capture_of(stream: int) -> int:
     error, status, number, *_ = runtime.cudaStreamGetCaptureInfo(stream)
     active = runtime.cudaStreamCaptureStatus.cudaStreamCaptureStatusActive
     return int(number) if not int(error) and status == active else 0
-
-
-def _zeros(device: int, count: int) -> torch.Tensor:
-    """Words that are zero now."""
-    import torch
-
-    where = torch.device("cuda", device)
-    return outside_pools(device, lambda: torch.zeros(count, dtype=torch.int32, device=where), idle=True)
 
 
 def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
@@ -168,9 +150,8 @@ def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
     """A workspace of a launch that is captured."""
     import torch
 
-    sums, words = sizes
-    scratch = torch.empty(max(sums, LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))
-    return scratch, CAPTURED_WORDS.get(device, torch._C._cuda_getCurrentRawStream(device), words)
+    sums = torch.empty(max(sizes[0], LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))
+    return sums, CAPTURED_WORDS.get(device, sizes[1])
 
 
 def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
@@ -178,7 +159,7 @@ def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
     return pair[0].numel() >= sums and pair[1].numel() >= words
 
 
-CAPTURED_WORDS = CapturedWords(_zeros)
+CAPTURED_WORDS = CapturedWords()
 """The words of the captures of this process."""
 
 WORKSPACES = PerStream(_made, _fits, _captured)

@@ -120,12 +120,13 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
     """Return True for what ``torch.nn.functional.linear`` runs or refuses in its own way: tensors of a class that
     overrides it, sparse ones, types that autocast does not make one, and what does not fit."""
     given = (x, weight) if bias is None else (x, weight, bias)
-    if not all(type(tensor) in PLAIN or _known_to_operators(tensor) for tensor in given):
+    unaware = torch._C._disabled_torch_function_impl  # of subclasses that handle operators alone, such as DTensor
+    if not all(type(one) in PLAIN or getattr(type(one), "__torch_function__", None) is unaware for one in given):
         return True
     fits = x.layout == torch.strided and x.dim() > 0 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
-    if not fits or weight.numel() == 0 or len({tensor.device for tensor in given}) > 1:
+    if not fits or weight.numel() == 0 or len({one.device for one in given}) > 1:
         return True
-    types = {tensor.dtype for tensor in given}
+    types = {one.dtype for one in given}
     if (dtype := _autocast(x)) is not None:
         return not types <= {torch.float32, *DTYPES} or dtype not in DTYPES
     return len(types) > 1 or x.dtype not in DTYPES
@@ -183,10 +184,11 @@ class Patch:
     def __str__(self) -> str:
         count = sum(layer.replaced for layer in self.layers)
         width = max((len(layer.name) for layer in self.layers), default=0)
-        by_torch = sorted({str(device) for module in self.modules if (device := _device_of_torch(module))})
-        end = f"are replaced; torch multiplies on {by_torch[0]}, which is no Hopper GPU" if by_torch else ""
-        undone = "were replaced, and are torch's again" if count and not self.modules else "multiply by hopper_gemm"
-        lines = [f"{count} of {len(self.layers)} linear layers {end or undone}"]
+        end = "were replaced, and are torch's again" if count and not self.modules else "multiply by hopper_gemm"
+        for device in {module.weight.device for module in self.modules}:
+            if not _on_hopper(device):
+                end = f"are replaced; torch multiplies on {device}, which is no Hopper GPU"
+        lines = [f"{count} of {len(self.layers)} linear layers {end}"]
         lines += [
             f"  {layer.name:{width}}  {layer.about}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
             for layer in self.layers
@@ -195,31 +197,24 @@ class Patch:
 
 
 def _without_ours(cls: type, classes: dict[type, type]) -> type:
-    """A class with ``torch.nn.Linear`` in the place of ours; itself if it does not derive from ours.
-
-    Args:
-        classes: known before, by ours; those that are made are added.
-    """
+    """A class with ``torch.nn.Linear`` in the place of ours; itself if it does not derive from ours. Classes that are
+    made are added to ``classes``."""
     if not issubclass(cls, HopperLinear):
         return cls
     if cls not in classes:
-        bases = tuple(_without_ours(base, classes) for base in cls.__bases__)
+        bases, name = [_without_ours(base, classes) for base in cls.__bases__], cls.__name__
+        for old, new in zip(cls.__bases__, bases, strict=True):
+            name = name.replace(old.__name__, new.__name__)
         kept = {key: value for key, value in vars(cls).items() if key not in ("__dict__", "__weakref__")}
-        name = cls.__name__
-        for ours in sorted((one.__name__ for one in _CLASSES.values()), key=len, reverse=True):
-            name = name.replace(ours, "Linear")
-        classes[cls] = type(name, bases, kept)
+        classes[cls] = type(name, tuple(bases), kept)
     return classes[cls]
 
 
-def _device_of_torch(module: torch.nn.Linear) -> torch.device | None:
-    """Where a layer's weight is, if our kernel does not run there."""
-    device = module.weight.device
-    try:
+def _on_hopper(device: torch.device) -> bool:
+    with suppress(UnsupportedError):
         check_device(device)
-    except UnsupportedError:
-        return device
-    return None
+        return True
+    return False
 
 
 def patch(
@@ -280,35 +275,25 @@ def patch(
 
 
 def _is_linear(module: torch.nn.Module) -> bool:
-    """Return True for a linear layer, one that TorchScript compiled too."""
     scripted = isinstance(module, torch.jit.ScriptModule) and getattr(module, "original_name", "") == "Linear"
     return scripted or isinstance(module, torch.nn.Linear)
 
 
 def _readers(model: torch.nn.Module, always: bool) -> dict[int, str]:
-    """Why a layer is not called, by the id of each whose parent reads its weight.
-
-    Args:
-        always: count the fast path of an encoder layer in training too, which it takes later, in eval.
-    """
+    """Why a layer is not called, by the id of each whose parent reads its weight; ``always``: also of an encoder layer
+    in training, which may take its fast path later (the conditions are those of its ``forward``)."""
     reasons: dict[int, str] = {}
+    parent: Any
     for parent in model.modules():
         forward = getattr(type(parent), "forward", None)  # TorchScript's classes have none
         if forward is torch.nn.MultiheadAttention.forward:
             reasons[id(parent.out_proj)] = "its MultiheadAttention reads the weight and does not call the layer"
-        if forward is torch.nn.TransformerEncoderLayer.forward and (always or not parent.training) and _fast(parent):
-            why = "the fast path of its TransformerEncoderLayer in eval reads the weight and does not call the layer"
-            reasons |= {id(layer): why for layer in (parent.linear1, parent.linear2)}
+        if forward is torch.nn.TransformerEncoderLayer.forward and (always or not parent.training):
+            own, relu_or_gelu = parent.self_attn, parent.activation_relu_or_gelu
+            if own.batch_first and own.in_proj_bias is not None and own.num_heads % 2 == 0 and relu_or_gelu:
+                why = "the fast path of its TransformerEncoderLayer in eval reads the weight, not calling the layer"
+                reasons |= {id(layer): why for layer in (parent.linear1, parent.linear2)}
     return reasons
-
-
-def _fast(encoder: Any) -> bool:
-    """Return True if an encoder layer may take its fast path in eval, by what does not change from call to call; see
-    ``torch.nn.TransformerEncoderLayer.forward``."""
-    attention = encoder.self_attn
-    by_attention = attention.batch_first and attention.in_proj_bias is not None and attention._qkv_same_embed_dim
-    alike = encoder.norm1.eps == encoder.norm2.eps and attention.num_heads % 2 == 0
-    return bool(by_attention and alike and encoder.activation_relu_or_gelu)
 
 
 def _hidden(module: Any) -> str:

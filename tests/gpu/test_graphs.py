@@ -33,7 +33,7 @@ def first_call(monkeypatch):
     LAUNCHES.forget()
     monkeypatch.setattr(WORKSPACES, "_known", {})
     monkeypatch.setattr(PADDED, "_known", {})
-    monkeypatch.setattr(workspaces, "CAPTURED_WORDS", CapturedWords(workspaces._zeros))
+    monkeypatch.setattr(workspaces, "CAPTURED_WORDS", CapturedWords())
     yield
     torch.cuda.synchronize()
 
