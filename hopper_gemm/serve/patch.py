@@ -315,7 +315,8 @@ def _hidden(module: Any) -> str:
 def _decided(
     name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int], hidden: str
 ) -> PatchedLayer:
-    weight, about = getattr(module, "weight", None), type(module).__name__
+    weight: Any = getattr(module, "weight", None)
+    about = type(module).__name__
     with suppress(AttributeError, RuntimeError):  # none, or not yet initialised
         about = f"{about} {tuple(weight.shape)} {weight.dtype}"
     if hidden:
