@@ -31,7 +31,8 @@ class Prebuilt:
     Args:
         kernels: that serve the problems, or of the menu; one kernel may serve several problems.
         compiled: how many of them were not in the store before.
-        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too.
+        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too. If none
+            could, :func:`prebuild` raises.
         extension: True if the extension of torch is there; without it, calls take longer on the host.
     """
 
@@ -57,7 +58,7 @@ def prebuild(
     some twenty seconds where it is missing, and a C++ compiler; processes that start afterwards use it.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
-    compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
+    compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
 
     Args:
         problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
@@ -75,6 +76,8 @@ def prebuild(
 
     Raises:
         ValueError: sizes that are no problem, another context, or no element type or layouts.
+        RuntimeError: none of the kernels could be compiled; the message has the first reason.
+        OSError: the store cannot be written; the message gives the fix.
 
     Example:
         >>> hopper_gemm.prebuild([(tokens, 4096, 4096) for tokens in (1, 16, 256)])     # doctest: +SKIP
@@ -108,13 +111,14 @@ def build(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
-    uses; arguments as for :func:`prebuild`."""
+    uses; arguments and errors as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     known = KernelStore(folder)
     brought = store is None
     missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
+    known.prepare()
     failed: dict[str, str] = {}
     pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
     try:
@@ -128,4 +132,8 @@ def build(
             watch(done, len(missing))
     finally:
         pool.close()
+    if len(failed) == len(kernels):
+        raise RuntimeError(
+            f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}"
+        )
     return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)

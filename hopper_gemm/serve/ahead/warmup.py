@@ -70,8 +70,8 @@ def warmup(
 
     Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
     ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
-    all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes), as
-    is the extension of torch, for processes that start afterwards.
+    all cores, by processes that do not run the caller's script again, as is the extension of torch, for processes that
+    start afterwards.
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
     rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows
@@ -86,8 +86,8 @@ def warmup(
         say: called with a line of progress for every problem; by default they go to stderr.
 
     Raises:
-        RuntimeError: no Hopper GPU is current, a CUDA graph is being captured, or the call is within
-            :func:`hopper_gemm.chained`.
+        RuntimeError: no Hopper GPU is current, a CUDA graph is being captured, the call is within
+            :func:`hopper_gemm.chained`, or none of the kernels could be compiled.
         ValueError: no problem, sizes that are no problem, or a model without ``tokens``.
 
     Example:

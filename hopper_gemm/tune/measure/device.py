@@ -128,12 +128,11 @@ def find_hopper(index: int = 0) -> GpuId:
         name = pynvml.nvmlDeviceGetName(handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     except pynvml.NVMLError as error:
-        raise NoHopperError(
-            f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200"
-        ) from None
+        raise NoHopperError(f"no NVIDIA GPU here ({error}); run on a machine with an H100 or H200") from None
     if (major, minor) != hopper.COMPUTE_CAPABILITY:
         raise NoHopperError(
-            f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay"
+            f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); "
+            "run on a machine with an H100 or H200"
         )
     return GpuId(index, name, uuid)
 

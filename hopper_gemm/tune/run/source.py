@@ -135,7 +135,7 @@ def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
         found = tuple(Rig().find(index) for index in gpus)
     except NoHopperError as error:
         if backend == "cuda" or tuple(gpus) != (0,):  # who names GPUs wants them
-            raise
+            raise NoHopperError(f"{error}, or use --backend replay") from None
         return (), str(error).split(";")[0]
     kinds = sorted({gpu.name for gpu in found})
     if len(kinds) > 1:
