@@ -24,6 +24,7 @@ from types import new_class
 from typing import Any, NamedTuple
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.library import Library
 
 from hopper_gemm.model.finish import ACTIVATIONS
@@ -35,7 +36,6 @@ from hopper_gemm.serve.call import (
     invariant,
     make,
     output_of,
-    traced,
 )
 from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
 from hopper_gemm.serve.operands import folded
@@ -132,7 +132,7 @@ def by_operator(call: Call) -> torch.Tensor:
     Raises:
         RuntimeError: a config or an output is given where there would be a gradient.
     """
-    if not traced(call):
+    if not is_dynamo_compiling():
         refuse_foreign(call)
     if call.config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.fallback import POLICY
@@ -187,6 +187,7 @@ def patch(
         What was replaced and why; print it, or undo it.
 
     Raises:
+        TypeError: an argument of another class.
         ValueError: with ``batch_invariant``, layers that cannot be, by name.
 
     Example:
@@ -195,6 +196,14 @@ def patch(
         True
         >>> done.undo()
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module but is {shown(model)}; give the model itself")
+    for option, value in (("batch_invariant", batch_invariant), ("main_grad", main_grad)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{option} must be True or False but is {shown(value)}; give a bool")
+    tokens = listed("tokens", tokens, "numbers of rows")
+    if wrong := [rows for rows in tokens if type(rows) is not int]:
+        raise TypeError(f"tokens must be numbers of rows but has {shown(wrong[0])}; give ints")
     found = [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     layers = [_decided(name, module, batch_invariant, frozenset(tokens)) for name, module in found]
     if batch_invariant and (cannot := [layer for layer in layers if not layer.replaced]):
