@@ -46,12 +46,15 @@ from hopper_gemm.serve.call import (
     settings_of,
     traced,
 )
-from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
+
+NUMBERS = float, int
+"""Types of a scale whose value is no part of a launch's key."""
 
 BIASED = Finish(bias=True)
 """What torch.addmm does too."""
@@ -158,6 +161,8 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
         return by_operator(make(call))
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
     try:
+        if type(scale) is int and scale.bit_length() > 63:
+            refuse_foreign(make(call))
         if (
             a.requires_grad
             or b.requires_grad
@@ -170,14 +175,16 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
             a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
             b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
             None if bias is None else described(bias), None if residual is None else described(residual),
-            None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
+            None if out is None else described(out), None if scale is None else type(scale) in NUMBERS, activation,
+            out_dtype, config, kind,
             MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
             _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
         entry = LAUNCHES.table.get(key)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, RuntimeError):
         refuse_foreign(make(call))
-        if traced(make(call)):  # symbolic sizes have no hash
+        # symbolic sizes have no hash, sparse rows no strides
+        if traced(make(call)) or not all(map(strided, (a, b, bias, residual, out))):
             return by_operator(make(call))
         raise
     if entry is None:

@@ -26,6 +26,7 @@ import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import Function, _SingleLevelFunction
+from torch.compiler import is_dynamo_compiling
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
@@ -37,7 +38,6 @@ from hopper_gemm.serve.call import (
     invariant,
     make,
     output_of,
-    traced,
 )
 from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
 from hopper_gemm.serve.reference import by_torch, falls_back, reference
@@ -147,7 +147,7 @@ def by_operator(call: Call) -> torch.Tensor:
     Raises:
         RuntimeError: a config or an output is given where there would be a gradient.
     """
-    if not traced(call):
+    if not is_dynamo_compiling():
         refuse_foreign(call)
     if call.config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
@@ -251,6 +251,7 @@ def patch(
         What was replaced and why; print it, or undo it.
 
     Raises:
+        TypeError: an argument of another class.
         ValueError: with ``batch_invariant``, layers that cannot be, by name.
 
     Example:
@@ -259,6 +260,14 @@ def patch(
         True
         >>> done.undo()
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module but is {shown(model)}; give the model itself")
+    for option, value in (("batch_invariant", batch_invariant), ("main_grad", main_grad)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{option} must be True or False but is {shown(value)}; give a bool")
+    tokens = listed("tokens", tokens, "numbers of rows")
+    if wrong := [rows for rows in tokens if type(rows) is not int]:
+        raise TypeError(f"tokens must be numbers of rows but has {shown(wrong[0])}; give ints")
     found: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if _is_linear(module)]
     readers = _readers(model, batch_invariant)
     layers = [

@@ -18,7 +18,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
@@ -84,10 +84,27 @@ def prebuild(
         Prebuilt(kernels=3, compiled=3, failed={}, extension=True)
         >>> hopper_gemm.prebuild(menu=[("bf16", "kk"), ("bf16", "kn")])                 # doctest: +SKIP
     """
-    if context not in CONTEXTS:
-        raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
+    if not isinstance(context, str) or context not in CONTEXTS:
+        raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {shown(context)}")
+    for name, value, classes in (
+        ("gpu", gpu, str | None),
+        ("chip", chip, Chip),
+        ("store", store, os.PathLike | None),
+        ("workers", workers, int | None),
+        ("watch", watch, Callable),
+    ):
+        if not isinstance(value, classes) or isinstance(value, bool):  # type: ignore[arg-type]
+            kind = getattr(classes, "__name__", classes)
+            raise TypeError(f"{name} must be a {kind} but is {shown(value)}; leave it out for the default")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be 1 or more but got {workers}")
+    menu = listed("menu", menu, "(element type, layouts)")
+    for types in menu:
+        if not isinstance(types, tuple | list) or len(types) != 2:
+            raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
+        GemmProblem(8, 8, 8, *types)
     among = tables(None if gpu is None else slug(gpu))
-    asked = dict.fromkeys(_with_finish(one) for one in problems)
+    asked = dict.fromkeys(_with_finish(one) for one in listed("problems", problems, "problems"))
     wanted: list[AnyId] = [
         KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
         for one, finish in asked
@@ -99,9 +116,9 @@ def prebuild(
 
 def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
     """A problem and its finish, of what :func:`prebuild` takes."""
-    if isinstance(one, tuple) and len(one) == 2:
-        return one
-    return one if isinstance(one, GemmProblem) else GemmProblem(*one), None
+    if isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Finish):
+        return GemmProblem.of(one[0]), one[1]
+    return GemmProblem.of(one), None
 
 
 def build(

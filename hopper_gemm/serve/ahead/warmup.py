@@ -18,7 +18,7 @@ from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
-from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.model.problem import GemmProblem, listed, shown, types_of
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
@@ -94,8 +94,14 @@ def warmup(
         >>> hopper_gemm.warmup([(tokens, 4096, 4096) for tokens in (1, 16, 257)])       # doctest: +SKIP
         >>> hopper_gemm.warmup(model, tokens=(1, 128))                                  # doctest: +SKIP
     """
-    began, device = time.perf_counter(), _ready(candidates)
-    problems = list(dict.fromkeys(_problems(what, tuple(tokens))))
+    began = time.perf_counter()
+    rows = listed("tokens", tokens, "numbers of rows")
+    if not callable(say):
+        raise TypeError(f"say must be called with a line but is {shown(say)}; give a function, or leave it out")
+    if type(candidates) is not int or candidates < 1:
+        raise ValueError(f"candidates must be 1 or more but got {shown(candidates)}")
+    problems = list(dict.fromkeys(_problems(what, rows)))
+    device = _ready()
     if not problems:
         raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")
     chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
@@ -125,10 +131,8 @@ def warmup(
     return Warmed(loaded, timed, failed, time.perf_counter() - began)
 
 
-def _ready(candidates: int) -> int:
+def _ready() -> int:
     """The current device, if it can be warmed up."""
-    if candidates < 1:
-        raise ValueError(f"candidates must be 1 or more but got {candidates}")
     if not torch.cuda.is_available():
         raise RuntimeError("warmup times launches on a Hopper GPU but torch sees none; hopper_gemm.prebuild needs none")
     if torch.cuda.is_current_stream_capturing():
@@ -143,7 +147,7 @@ def _ready(candidates: int) -> int:
 def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[GemmProblem]:
     rule = MODE.batch_invariant
     if not isinstance(what, torch.nn.Module):
-        return [one if isinstance(one, GemmProblem) else GemmProblem(*one, batch_invariant=rule) for one in what]
+        return [GemmProblem.of(given, rule) for given in listed("what", what, "problems, or a torch.nn.Module,")]
     if not tokens:
         raise ValueError("tokens must be given with a model, such as (1, 128): the rows of its activations")
     weights = [layer.weight for layer in what.modules() if isinstance(layer, torch.nn.Linear)]
