@@ -164,7 +164,7 @@ class Launches:
             fits = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         else:
             fits = partial(_fits, _described(tensors))
-        gradient = any([tensor.requires_grad for tensor in tensors])
+        gradient = any(tensor.requires_grad for tensor in tensors)
         off = misaligned if any(misaligned) else None
         entry = Launch(fits, gradient, kernel, before, after, finishes, device, shape, another, extents, off)
         others = table.get(key, ())
@@ -289,7 +289,7 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     if (watched(call) and not below) or cast(call):
         return by_operator(call)
     tensors = (*call[:3], call.residual, call.out)
-    if torch.is_grad_enabled() and any([tensor is not None and tensor.requires_grad for tensor in tensors]):
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         return _recorded(call)
     check_call(call)
     if call.out is not None and call.out.is_inference() and not torch.is_inference_mode_enabled():

@@ -284,18 +284,18 @@ def test_an_output_that_autograd_saved_is_refused_in_the_backward_pass(launches,
 
 def test_every_way_to_write_an_output_raises_its_version(launches):
     x, w = random(24, 16), random(40, 16)
-    x_none, total = random(0, 16), torch.zeros(24, 40)
+    none, x_off, w_off, bf16 = random(0, 16), x[:, 1:], w[:, 1:], partial(torch.empty, 24, 40, dtype=x.dtype)
     ways = {
-        "no rows": (lambda out: hopper_gemm.matmul(x_none, w.t(), out=out), torch.empty(0, 40, dtype=x.dtype)),
-        "sums of none": (lambda out: hopper_gemm.matmul(x[:, :0], w[:, :0].t(), out=out), torch.empty(24, 40).bfloat16()),
-        "off 16 bytes": (lambda out: hopper_gemm.matmul(x[:, 1:], w[:, 1:].t(), out=out), torch.empty(24, 40).bfloat16()),
+        "no rows": (lambda out: hopper_gemm.matmul(none, w.t(), out=out), torch.empty(0, 40, dtype=x.dtype)),
+        "sums of none": (lambda out: hopper_gemm.matmul(x[:, :0], w[:, :0].t(), out=out), bf16()),
+        "off 16 bytes": (lambda out: hopper_gemm.matmul(x_off, w_off.t(), out=out), bf16()),
         "by torch": (lambda out: hopper_gemm.matmul(x.double(), w.t().double(), out=out), torch.empty(24, 40).double()),
-        "mm_out": (lambda out: mm_out(x, w.t(), out), torch.empty(24, 40).bfloat16()),
-        "mm_out on a GPU": (lambda out: room.on_gpu("mm_out", x, w.t(), out), torch.empty(24, 40).bfloat16()),
-        "linear_out": (lambda out: linear_out_op(x, w, out), torch.empty(24, 40).bfloat16()),
-        "linear_out on a GPU": (lambda out: room.on_gpu("linear_out", x, w, out), torch.empty(24, 40).bfloat16()),
-        "itself": (lambda out: hopper_gemm.linear(x, w, residual=out, out=out), total),
-        "an activation": (lambda out: hopper_gemm.linear(x, w, None, "gelu", out=out), torch.empty(24, 40).bfloat16()),
+        "mm_out": (lambda out: mm_out(x, w.t(), out), bf16()),
+        "mm_out on a GPU": (lambda out: room.on_gpu("mm_out", x, w.t(), out), bf16()),
+        "linear_out": (lambda out: linear_out_op(x, w, out), bf16()),
+        "linear_out on a GPU": (lambda out: room.on_gpu("linear_out", x, w, out), bf16()),
+        "itself": (lambda out: hopper_gemm.linear(x, w, residual=out, out=out), torch.zeros(24, 40)),
+        "an activation": (lambda out: hopper_gemm.linear(x, w, None, "gelu", out=out), bf16()),
     }
     for name, (write, out) in ways.items():
         for _ in range(3):
