@@ -6,7 +6,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _is_torch_function_mode_enabled,
+    _len_torch_dispatch_stack,
+)
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from hopper_gemm.model.config import GemmConfig
@@ -59,11 +67,6 @@ def settings_of(call: Call) -> tuple[Any, ...]:
     return activation, MODE.context, invariant(call), POLICY.fallback
 
 
-def described(tensor: torch.Tensor) -> Any:
-    """All of a tensor that decides how it is read or written, its address aside."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
-
-
 def invariant(call: Call) -> bool:
     """Return True if the call is batch-invariant."""
     return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
@@ -88,7 +91,24 @@ def output_of(call: Call) -> tuple[tuple[int, ...], torch.dtype]:
 
 def traced(call: Call) -> bool:
     """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
-    return is_compiling() or isinstance(call.a, FakeTensor) or isinstance(call.b, FakeTensor)
+    traced_types = (FakeTensor, FunctionalTensor)
+    return is_compiling() or isinstance(call.a, traced_types) or isinstance(call.b, traced_types)
+
+
+def watched(call: Call) -> bool:
+    """Return True if something looks at the operators of this thread: a transform of torch.func, a level of
+    forward-mode AD, a dispatch or function mode, or a tracer. Such a call is its operator's, even where its launch is
+    kept. The extension asks the same (``native.cpp``).
+
+    A config is no argument of the operators; such a call is seen by dispatch modes alone, which refuse it."""
+    return (
+        traced(call)
+        or _are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _len_torch_dispatch_stack() > 0
+        or (_is_torch_function_mode_enabled() and call.config is None)
+        or _get_tracing_state() is not None
+    )
 
 
 def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:

@@ -278,7 +278,8 @@ def test_an_error_of_the_kernel_is_the_callers(native, monkeypatch):
     setting = LAUNCHES.setting(Call(A, B, kind="mm"))
     failing = launcher(fails)
     native.native.record(failing.__chandle__(), ORDER, setting, True, A, B, OUT)
-    monkeypatch.setattr(LAUNCHES, "table", {key: one._replace(kernel=fails) for key, one in LAUNCHES.table.items()})
+    table = {key: tuple(one._replace(kernel=fails) for one in entries) for key, entries in LAUNCHES.table.items()}
+    monkeypatch.setattr(LAUNCHES, "table", table)
     for _ in range(2):
         assert native.native.matmul(A, B, None, None, None) is None
         with pytest.raises(ValueError, match="no such launch"):
