@@ -25,14 +25,15 @@ test-gpu: $(VENV)/.ready
 	$(BIN)/pytest -n auto --dist worksteal -m gpu tests/gpu
 
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
+# Options: .venv/bin/python -m tests.verify --help.
 verify: $(VENV)/.ready
-	$(BIN)/hopper-gemm verify --report docs/verification.md
-	$(BIN)/hopper-gemm verify --batch-invariant
+	$(BIN)/python -m tests.verify --report docs/verification.md
+	$(BIN)/python -m tests.verify --batch-invariant
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.tune.run.verify
-	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+	$(BIN)/python -m tests.verify --cpu --report docs/verification.md
 
 # Build the wheel with the machine code of the menu's kernels, into dist.
 wheel: $(VENV)/.ready

@@ -12,12 +12,12 @@ from statistics import median
 from typing import Any
 
 from hopper_gemm.lab.pages.wording import wrapped
-from hopper_gemm.lab.verify.rows import read_rows
-from hopper_gemm.lab.verify.tally import counted, torch_lines
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.pivot import markdown
+from tests.verify.rows import read_rows
+from tests.verify.tally import counted, torch_lines
 
 NOT_YET = "Not run on a GPU yet."
 

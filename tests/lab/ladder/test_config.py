@@ -10,7 +10,6 @@ import pytest
 from hopper_gemm.lab.ladder import config as module
 from hopper_gemm.lab.ladder.config import DEFAULTS, LADDER_FIELDS, LadderConfig, LadderKernel
 from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.lab.verify.drawing import legal_configs, values_of
 from hopper_gemm.model import config as plain
 from hopper_gemm.model.config import LABELLED, LARGEST, LEGEND, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -29,6 +28,7 @@ from hopper_gemm.tune.parameters import (
     varied,
 )
 from tests.each import each
+from tests.verify.drawing import legal_configs, values_of
 
 
 def test_the_examples_hold():

@@ -21,15 +21,15 @@ from hopper_gemm.lab.pages.prices import (
     torch_changes,
     variants,
 )
-from hopper_gemm.lab.verify.batches import InvarianceJob, TorchCount, comparisons
-from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.rows import Rows
-from hopper_gemm.lab.verify.tally import torch_table
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.study.shapes import read_shapes
 from tests.conftest import ROOT
+from tests.verify.batches import InvarianceJob, TorchCount, comparisons
+from tests.verify.drawing import Pair
+from tests.verify.rows import Rows
+from tests.verify.tally import torch_table
 
 ABOUT = {"context": "isolated", "kernel": "0123456789", "gpu": "NVIDIA H200", "board": "GPU-1"}
 
