@@ -41,7 +41,7 @@ def page(rows: Sequence[VerifyRow], wanted: Sequence[VerifyRow], torch_rows: Seq
     lines = [
         "# Batch invariance, bit by bit",
         "",
-        "`python -m tests.verify --batch-invariant` compares outputs with a reference, row by row; it writes this page. "
+        "`python -m tests.verify --batch-invariant` compares outputs with a reference row by row and writes this page. "
         f"Kernel: `{kernel}`, verifier: `{verifier}` (digests of their sources). "
         "[docs/batch-invariance](../../../docs/batch-invariance.md) says what is promised.",
         "",
