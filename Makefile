@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages chapters reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -58,7 +58,12 @@ types: $(VENV)/.ready
 # Write pages and pictures of results, their index and the generated parts of the docs anew. Where the kernel's sources
 # changed, the kernels behind marked figures are compiled first, for minutes; no GPU is needed.
 pages: $(VENV)/.ready
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
+
+# Build the code of the chapters of docs/learn; on a Hopper GPU check and time it. Options: .venv/bin/python -m
+# docs.generate.chapters --help.
+chapters: $(VENV)/.ready
+	$(BIN)/python -m docs.generate.chapters
 
 # One interactive HTML file each for each of the main studies: build/reports/NAME.html.
 reports: $(VENV)/.ready
@@ -73,7 +78,7 @@ docs: $(VENV)/.ready
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
-	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/*.py
+	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/[0-9]_*.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

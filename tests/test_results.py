@@ -8,7 +8,7 @@ from functools import cache
 import pandas as pd
 import pytest
 
-from hopper_gemm.lab.pages.index import DATED
+from docs.generate.pages.index import DATED
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.tuned import read_tuned
 from hopper_gemm.tune.parameters import all_values

@@ -19,7 +19,7 @@ from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-EXTRAS = {"distributed": "cluster", "cryptography": "cluster", "vl_convert": "lab"}
+EXTRAS = {"distributed": "cluster", "cryptography": "cluster"}
 """Extra that brings a package, where it is not ``tune``."""
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
