@@ -2,7 +2,7 @@
 
 A part stands between ``<!-- NAME: make pages -->`` and ``<!-- end -->``. With names of results folders only those are
 published, and the index and the parts. Where the kernel's sources changed, the kernels behind marked figures are
-compiled first; see :mod:`hopper_gemm.lab.guard.today`.
+compiled first; see :mod:`docs.generate.todays_code`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 import pandas as pd
 
+from docs.generate import todays_code as today
 from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, studies
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.sources import PIPELINING, recorded
+from docs.generate.todays_code import write_todays_code
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard import today
-from hopper_gemm.lab.guard.today import write_todays_code
 from hopper_gemm.lab.ladder.config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import PARAMETERS as PLAIN

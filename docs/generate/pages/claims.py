@@ -8,8 +8,8 @@ from docs.generate.pages import depth, rings
 from docs.generate.pages.comparisons import todays_code
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.wording import wrapped
+from docs.generate.todays_code import Measured, mark, measured_of
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard.today import Measured, mark, measured_of
 
 CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("C", "256 x 4 is the best cell of the table", depth.best_cell),

@@ -8,12 +8,12 @@ from functools import cache
 from math import ceil
 from typing import Any
 
+from docs.generate import todays_code as today
 from docs.generate.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.studies import on_h100s
 from docs.generate.pages.wording import wrapped
-from hopper_gemm.lab.guard import today
-from hopper_gemm.lab.guard.today import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
+from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves

@@ -10,8 +10,8 @@ import pytest
 
 from docs.generate.pages import comparisons
 from docs.generate.pages.comparisons import MARKED, figure_rows, mark_of, measured_kernels, standings, widened
+from docs.generate.todays_code import Measured, TodaysCode, kernel_name
 from hopper_gemm.compiler.store import DSL, KernelId
-from hopper_gemm.lab.guard.today import Measured, TodaysCode, kernel_name
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.verdict import component_of
 from hopper_gemm.tune.tables.comparison import cells

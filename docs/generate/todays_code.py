@@ -9,20 +9,18 @@ row whose kernel another version of the DSL compiled, unless the digests are equ
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store, versions
+from hopper_gemm.lab.guard.binaries import compiled, kernel_name
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import read_json, write_whole
 from hopper_gemm.tune.study.reader import Study
@@ -133,12 +131,6 @@ def mark(standings: Sequence[str], of: str = "") -> str:
     return f"{told}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else told
 
 
-def kernel_name(kernel: KernelId) -> str:
-    """A kernel as the file names it: every parameter that shapes its machine code."""
-    parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
-    return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
-
-
 def read_todays_code(path: Path) -> TodaysCode:
     """The content of the file.
 
@@ -179,37 +171,3 @@ def write_todays_code(path: Path, kernels: Iterable[KernelId], say: Callable[[st
     if code != before:
         write_whole(path, json.dumps(asdict(code), indent=1) + "\n")
     return code
-
-
-EVERY = 10
-"""Compiled kernels between two lines of progress."""
-
-
-def compiled(
-    kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
-) -> dict[KernelId, CubinReport]:
-    """Reports of kernels, which are compiled on all cores where a store lacks them, a second each.
-
-    Args:
-        kernels: each once.
-        store: folder of compiled kernels, by default in the user's cache folder.
-        say: called with a line of progress every few kernels.
-
-    Raises:
-        ChildProcessError: one does not compile; the message says why.
-    """
-    folder = store or default_store()
-
-    def watch(done: int, total: int) -> None:
-        if done % EVERY == 0 or done == total:
-            say(f"machine code of today: {done} of {total} kernels compiled")
-
-    built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
-    found, known = dict[KernelId, CubinReport](), KernelStore(folder)
-    for kernel in kernels:
-        report = known.report(kernel)
-        if report is None:
-            reason = built.failed.get(str(kernel.config), "it is gone from the store")
-            raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
-        found[kernel] = report
-    return found

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, versions
-from hopper_gemm.lab.guard import today
-from hopper_gemm.lab.guard.today import (
+from docs.generate import __main__ as generator
+from docs.generate import todays_code as today
+from docs.generate.todays_code import (
     CURRENT,
     EARLIER,
     FILE,
@@ -26,6 +25,8 @@ from hopper_gemm.lab.guard.today import (
     read_todays_code,
     write_todays_code,
 )
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
@@ -34,7 +35,6 @@ from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.row import ResultsError
 from tests.conftest import ROOT
 from tests.each import each
-from tests.test_docs import generator
 from tests.tune.tables.making import row
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(64, 8192, 4096)
@@ -156,7 +156,7 @@ def test_a_missing_or_damaged_file_is_named_with_the_fix(tmp_path):
 
 def test_a_kernel_that_does_not_compile_is_named_with_the_reason(tmp_path, monkeypatch):
     failed = {str(KERNELS[0].config): "compile error: no"}
-    monkeypatch.setattr(today, "build", lambda *asked: SimpleNamespace(failed=failed))
+    monkeypatch.setattr("hopper_gemm.lab.guard.binaries.build", lambda *asked: SimpleNamespace(failed=failed))
     with pytest.raises(ChildProcessError, match=r"128x.* must compile but does not \(compile error: no\); fix"):
         compiled(KERNELS[:1], tmp_path / "store")
 
@@ -173,7 +173,7 @@ def test_the_recorded_file_is_of_todays_sources():
 
 @pytest.mark.results
 def test_the_recorded_file_has_the_kernels_behind_marked_figures_and_no_others():
-    named = {kernel_name(kernel) for kernel in generator().marked_kernels()}
+    named = {kernel_name(kernel) for kernel in generator.marked_kernels()}
     assert named == read_todays_code(RECORDED).kernels.keys(), "run make pages"
 
 
@@ -188,7 +188,7 @@ def test_a_sample_of_the_recorded_file_is_what_todays_compiler_gives(kernel_stor
     code = read_todays_code(RECORDED)
     if code.versions != versions():
         pytest.skip(f"compiled by {code.versions}, here are {versions()}")
-    kernels = {kernel_name(kernel): kernel for kernel in generator().marked_kernels()}
+    kernels = {kernel_name(kernel): kernel for kernel in generator.marked_kernels()}
     names = random.Random(kernel_digest()).sample(sorted(kernels.keys() & code.kernels.keys()), SAMPLE)
     reports = compiled([kernels[name] for name in names], KernelStore(kernel_store).root)
     made = {kernel_name(kernel): report.code for kernel, report in reports.items()}
