@@ -27,7 +27,7 @@ from docs.generate.pages.index import write_index
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.todays_code import write_todays_code
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.ladder.config import LADDER_FIELDS
+from hopper_gemm.lab.ladder.ladder_config import LADDER_FIELDS
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests import protocols
 from tests.protocols.exploration import Broken
 from tests.protocols.ledger_model import LedgerModel
 from tests.protocols.multicast import MulticastCluster
@@ -21,7 +18,10 @@ from tests.protocols.ring_protocol import Protocol
 from tests.protocols.scheduler import Launch
 from tests.verify.rows import CPU, Rows, VerifyRow, failed_before, judged, verifier_digest
 
-MODULES = ("exploration", "ledger_model", "multicast", "pace", "ring_machine", "ring_protocol", "scheduler")
+MODULES = tuple(
+    f"tests.protocols.{name}"
+    for name in ("exploration", "ledger_model", "multicast", "pace", "ring_machine", "ring_protocol", "scheduler")
+)
 """Modules whose sources name what was verified."""
 
 Model = Protocol | MulticastCluster | LedgerModel | Meetings | Launch
@@ -92,13 +92,9 @@ def wanted() -> list[VerifyRow]:
     return [_row(name, model) for name, model in models()]
 
 
-@cache
 def digest() -> str:
     """A name for the models' sources."""
-    found = hashlib.sha256()
-    for module in MODULES:
-        found.update(Path(protocols.__path__[0], f"{module}.py").read_bytes())
-    return found.hexdigest()[:16]
+    return verifier_digest(*MODULES)
 
 
 def _timed(model: Model) -> tuple[str, str, str, float]:

@@ -25,7 +25,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, tile_order, work_items
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values, kernel_of
-from hopper_gemm.tune.tables.ladder import Result, Step, ladder
+from hopper_gemm.tune.tables.ladder import MeasuredRung, Result, ladder
 from hopper_gemm.tune.tables.pivot import markdown, markdown_table, plain, rows_of
 from hopper_gemm.tune.tables.plots import patch, timeline
 from hopper_gemm.tune.tables.style import STYLE, save
@@ -151,7 +151,7 @@ CHAPTERS = (
 
 
 @cache
-def steps() -> dict[str, Step]:
+def steps() -> dict[str, MeasuredRung]:
     """The rungs of the recorded ladder by name."""
     study = recorded("ladder")
     return {step.name: step for step in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}

@@ -12,13 +12,13 @@ from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
 from docs.generate.pages.sources import pairs_by, recorded, share, spans
 from docs.generate.pages.wording import cube, percent, spread
 from hopper_gemm.lab.counters.table import panels, unique_panels, with_counters
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.study.reader import read_provenance
-from hopper_gemm.tune.tables.ladder import Step, ladder
+from hopper_gemm.tune.tables.ladder import MeasuredRung, ladder
 from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
 
 SIDES = (4096, 8192)
@@ -31,7 +31,7 @@ AT_ONCE_CLOCKS = 60
 
 
 @cache
-def rungs(name: str) -> dict[str, Step]:
+def rungs(name: str) -> dict[str, MeasuredRung]:
     """The rungs of a recorded ladder by name."""
     study = recorded(name)
     return {one.name: one for one in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}

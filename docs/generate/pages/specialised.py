@@ -80,7 +80,7 @@ def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
         yield "kernel/producer.py", "Fill.tile"
     else:
         loads = "load_first", "load_ahead", "_load"
-        yield "lab/ladder/gemm.py", "LadderGemm._play"
+        yield "lab/ladder/ladder_gemm.py", "LadderGemm._play"
         yield from (("lab/ladder/multistage.py", f"LoadingMainloop.{name}") for name in loads)
     yield "kernel/pipeline.py", "Ring.acquire"
     yield "kernel/operand.py", "Loads.issue"

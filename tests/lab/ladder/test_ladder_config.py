@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 
 from docs.generate.pages.sources import recorded
-from hopper_gemm.lab.ladder import config as module
-from hopper_gemm.lab.ladder.config import DEFAULTS, LADDER_FIELDS, LadderConfig, LadderKernel
+from hopper_gemm.lab.ladder import ladder_config as module
+from hopper_gemm.lab.ladder.ladder_config import DEFAULTS, LADDER_FIELDS, LadderConfig, LadderKernel
 from hopper_gemm.model import config as plain
 from hopper_gemm.model.config import LABELLED, LARGEST, LEGEND, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve

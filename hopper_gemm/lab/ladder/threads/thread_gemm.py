@@ -12,7 +12,7 @@ from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
-from hopper_gemm.lab.ladder.config import LadderKernel
+from hopper_gemm.lab.ladder.ladder_config import LadderKernel
 from hopper_gemm.lab.ladder.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.lab.ladder.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper

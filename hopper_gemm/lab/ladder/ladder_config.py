@@ -132,7 +132,7 @@ class LadderConfig(GemmConfig):
         since=2,
     )
 
-    builder = "hopper_gemm.lab.ladder.gemm:LadderGemm"
+    builder = "hopper_gemm.lab.ladder.ladder_gemm:LadderGemm"
     """The class that builds the kernel."""
 
     @property

@@ -17,14 +17,14 @@ from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill
 from hopper_gemm.kernel.sums.reduction import Parts
 from hopper_gemm.kernel.work import Item, Raster, TileScheduler
-from hopper_gemm.lab.ladder.config import DEFAULTS, LadderKernel
+from hopper_gemm.lab.ladder.ladder_config import DEFAULTS, LadderKernel
+from hopper_gemm.lab.ladder.ladder_operand import PromotedLoad, PromotedOperands, load_descriptor, prefetch
 from hopper_gemm.lab.ladder.library_ring import LibraryRing, LibraryState
 from hopper_gemm.lab.ladder.multistage import LoadingMainloop
-from hopper_gemm.lab.ladder.operand import PromotedLoad, PromotedOperands, load_descriptor, prefetch
 from hopper_gemm.lab.ladder.packed_state import PackedState
 from hopper_gemm.lab.ladder.ring import LadderRing
 from hopper_gemm.lab.ladder.stream import StreamParts, StreamRaster, StreamScheduler
-from hopper_gemm.lab.ladder.threads.gemm import ThreadGemm
+from hopper_gemm.lab.ladder.threads.thread_gemm import ThreadGemm
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 STARTS = 16
