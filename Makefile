@@ -10,15 +10,15 @@ REPORTS := seed-table ladder suite suite-chained short drawn map
 sweep: $(VENV)/.ready
 	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
 
-# Everything: the style, the types, and all tests; those on a GPU skip themselves where there is none.
+# Everything: the style, the types, and all tests, recorded results last; those on a GPU skip themselves where there is none.
 test: lint types $(VENV)/.ready
 	$(MAKE) test-gpu
+	$(BIN)/pytest -n auto --dist worksteal -m "not gpu and not results"
 	$(MAKE) test-results
-	$(BIN)/pytest -n auto -m "not gpu and not results"
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
-	$(BIN)/pytest -n auto -m results tests
+	$(BIN)/pytest -n auto --dist worksteal -m results tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready

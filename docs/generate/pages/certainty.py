@@ -15,11 +15,12 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pandas as pd
 
+from docs.generate.pages.sources import read
 from docs.generate.pages.wording import cube
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.measure.verdict import Component, class_of, paired_verdict, student
 from hopper_gemm.tune.statistics import CONFIDENCE, Ratio
-from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
+from hopper_gemm.tune.study.reader import Study, read_provenance, recorded_folders
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.tables.pivot import markdown
 
@@ -37,7 +38,7 @@ KIND = "NVIDIA H200"
 @cache
 def with_boards() -> tuple[Study, ...]:
     """Recorded studies whose rows name their board."""
-    return tuple(read_study(folder) for folder in recorded_folders() if "boards" in read_provenance(folder))
+    return tuple(read(folder) for folder in recorded_folders() if "boards" in read_provenance(folder))
 
 
 def floors() -> list[Row]:

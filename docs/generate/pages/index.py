@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from docs.generate.pages.sources import read
 from hopper_gemm.model.tuned import FILE
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study, has_rows, missing, read_study
+from hopper_gemm.tune.study.reader import Study, has_rows, missing
 from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.publish import COMPARISON, MAP, TABLE
@@ -62,7 +63,7 @@ def index(root: Path) -> str:
     names = {str(path.relative_to(root)): path for path in sorted(folders) if has_rows(path)}
     archived = root.parent.name == "archive"
     order = {} if archived else {name: place for place, name in enumerate(notes)}
-    studies = {name: read_study(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
+    studies = {name: read(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
     more = MORE.format(name=root.name) if (root / FILE).is_file() else ""
     title = (ARCHIVED if archived else TITLE).format(name=root.name, more=more)
     return f"{title}\n\n{_table(studies, notes)}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -74,6 +75,10 @@ def pairs_by(rows: pd.DataFrame, name: str, first: object, second: object, follo
     return both.assign(ratio=both["speedup"] / both["speedup_first"])
 
 
+read = cache(read_study)
+"""A results folder as :func:`read_study` reads it, read once: most generated parts share their studies."""
+
+
 def recorded(name: str) -> Study:
     """A recorded study by its name, archived or not.
 
@@ -83,7 +88,7 @@ def recorded(name: str) -> Study:
     folders = recorded_folders(name)
     if not folders:
         raise ResultsError(f"no recorded study {name} lies under {results_root()}; the index of results names them")
-    return read_study(folders[0])
+    return read(folders[0])
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:

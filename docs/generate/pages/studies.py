@@ -11,7 +11,7 @@ import pandas as pd
 
 from docs.generate.pages.depth import page_table, ran
 from docs.generate.pages.rings import rungs
-from docs.generate.pages.sources import pairs_by, recorded
+from docs.generate.pages.sources import pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
@@ -19,7 +19,7 @@ from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
@@ -253,7 +253,7 @@ def map_of_h100s() -> str:
 
 def on_h100s(name: str) -> Study:
     """A study of untuned problems on H100s."""
-    return read_study(results_root() / "h100/untuned" / name)
+    return read(results_root() / "h100/untuned" / name)
 
 
 def _map_table(found: Sequence[Mapped]) -> str:
@@ -335,7 +335,7 @@ EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-
 
 def held_out_again() -> str:
     """Sentences on earlier runs of the held-out problems, and what the picks were worth in each."""
-    runs = [read_study(results_root() / f"archive/h200/{name}") for name in EARLIER]
+    runs = [read(results_root() / f"archive/h200/{name}") for name in EARLIER]
     means = [geometric_mean(one.pick for one in mapped(run.stage("map"))) for run in (*runs, recorded("map-held-out"))]
     links = [
         f"[{mean:.3f}x](../results/archive/h200/{name}/rows.csv.xz)" for mean, name in zip(means, EARLIER, strict=False)
@@ -394,7 +394,7 @@ def between() -> str:
     """Products of a layer at numbers of rows between the menu's tiles: the menu's best, and the best of all that were
     timed, on an H200; the menu was changed by the rows of an H100, then by these."""
     speeds: dict[GemmProblem, dict[Kernel, float]] = {}
-    for row in read_study(results_root() / "h200/between").stage("sweep"):
+    for row in read(results_root() / "h200/between").stage("sweep"):
         if row.ok and not row.point.is_baseline:
             speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
     known, lines, means = set(binaries()), [], list[tuple[float, ...]]()

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 import vl_convert
 
+from docs.generate.pages.sources import read
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.tables.html.charts import charts
 from hopper_gemm.tune.tables.html.document import VEGA_LITE, best_of, caveats, document
@@ -150,7 +151,7 @@ RECORDED = ("seed-table", "suite", "ladder", "short/tune", "steady/steady-i", "n
 @pytest.mark.results
 @each("name", RECORDED, ids=str)
 def test_every_chart_of_a_recorded_study_is_drawn(name):
-    study = read_study(ROOT / "results/h200" / name)
+    study = read(ROOT / "results/h200" / name)
     rows = records(study)
     found = charts(study, rows)
     kinds = {chart.title for chart in found}

@@ -118,7 +118,7 @@ def _rungs(study: Study) -> Chart:
     steps = ladder(rows_of(study, "sweep"), study.provenance["rungs"])
     values = [
         {
-            "place": place_of(study, result.group),
+            "place": place_of(bool(study.stage("sweep")), result.group),
             "order": at,
             "rung": step.name,
             "adds": step.adds,

@@ -44,10 +44,10 @@ SHOWN_STAGES = ("sweep", "final", "compare", "map")
 Record = dict[str, Any]
 
 
-def place_of(study: Study, group: Group) -> str:
+def place_of(swept: bool, group: Group) -> str:
     """What a page shows at a time: of a sweep a problem, regime, context and kind of data; of a comparison or a map a
     regime and context."""
-    return group.place if study.stage("sweep") else f"{group.regime} {group.context}"
+    return group.place if swept else f"{group.regime} {group.context}"
 
 
 def records(study: Study) -> list[Record]:
@@ -65,8 +65,9 @@ def records(study: Study) -> list[Record]:
     varied = [name for name in (*FIELDS, *PAIRS) if frame[name].nunique() > 1]
     found: list[Record] = []
     trials: dict[str, tuple[int, float]] = {}
+    swept = bool(study.stage("sweep"))
     for row in frame.to_dict("records"):
-        place = place_of(study, Group(*(plain(row[name]) for name in GROUP)))
+        place = place_of(swept, Group(*(plain(row[name]) for name in GROUP)))
         config = None if plain(row["tile_m"]) is None else config_of(row)
         record: Record = {
             "place": place,
@@ -102,7 +103,7 @@ def table_cells(study: Study) -> tuple[str, str, list[Record]]:
     down, across = spanning(study.provenance)
     found = []
     for group, part in groups(rows_of(study, "sweep")):
-        place = place_of(study, group)
+        place = place_of(True, group)
         for row in fastest(part, [down, across]).to_dict("records"):
             figures = {name: rounded(row[name]) for name in ("speedup", "tflops", "time_us")}
             config = {"config": str(config_of(row)), "stages": plain(row["stages"]), "reason": row["reason"]}
