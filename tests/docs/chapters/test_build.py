@@ -15,9 +15,9 @@ import pytest
 from docs.generate.chapters.build import build
 from docs.generate.chapters.listing import functions, listing, read
 from docs.generate.chapters.tree import write_tree
-from docs.generate.pages.chapters import CHAPTERS, kernel
-from hopper_gemm.compiler.compile import compile_kernel
-from hopper_gemm.compiler.cubin import read_cubin
+from docs.generate.pages.chapters import CHAPTERS, PROBLEM, kernel
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.guard.binaries import compiled
 
 pytestmark = [pytest.mark.compile, pytest.mark.results]
 EIGHT = range(1, len(CHAPTERS) + 1)
@@ -31,11 +31,13 @@ print(*sorted(builtins.TRACED))
 """
 
 
-def test_the_printed_code_of_every_chapter_compiles_to_the_machine_code_of_its_rung(tmp_path):
+def test_the_printed_code_of_every_chapter_compiles_to_the_machine_code_of_its_rung(tmp_path, kernel_store):
+    rungs = {number: KernelId.of(kernel(CHAPTERS[number - 1].rungs[-1]), PROBLEM) for number in EIGHT}
+    reports = compiled(list(rungs.values()), kernel_store)
     built = build(read(EIGHT, None), tmp_path)
     assert {number: one.error for number, one in built.items() if one.error} == {}
     for number, one in built.items():
-        assert one.report == read_cubin(compile_kernel(kernel(CHAPTERS[number - 1].rungs[-1]), "bf16").cubin)
+        assert one.report == reports[rungs[number]]
         assert one.object_file.is_file()
 
 
@@ -57,10 +59,11 @@ def test_every_function_that_a_chapter_prints_is_part_of_its_kernel(tmp_path):
         assert list(pool.map(traced, EIGHT)) == [set()] * len(EIGHT)
 
 
-def test_a_change_to_a_listing_reaches_the_machine_code_and_a_mistake_is_told_in_a_line(tmp_path):
+def test_a_change_to_a_listing_reaches_the_machine_code_and_a_mistake_is_told_in_a_line(tmp_path, kernel_store):
     changed, wrong = listing(3).replace("unroll=1", "unroll=2"), listing(4).replace("ring.wait(", "ring.await_(")
     built = build({3: functions(changed), 4: functions(wrong)}, tmp_path)
-    assert built[3].report.code != read_cubin(compile_kernel(kernel("full ring"), "bf16").cubin).code
+    own = KernelId.of(kernel(CHAPTERS[2].rungs[-1]), PROBLEM)
+    assert built[3].report.code != compiled([own], kernel_store)[own].code
     assert built[4].report is None
     assert "no attribute 'await_'" in built[4].error
 
