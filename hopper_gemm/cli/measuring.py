@@ -42,9 +42,9 @@ def sweep(
     recorded measurements are replayed.
     """
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
-    from hopper_gemm.lab.html.document import write
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.html.document import write
     from hopper_gemm.tune.tables.view import view
 
     say, asked = saying(as_json), read_spec(spec)

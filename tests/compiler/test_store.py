@@ -26,7 +26,7 @@ from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compil
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage
 from hopper_gemm.lab.counters.waits import METER
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of

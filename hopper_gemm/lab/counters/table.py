@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.lab.pages.sources import unique_panels
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -141,3 +140,15 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _shown(value: float | None, scale: float, form: str) -> str:
     return "-" if value is None else form.format(value * scale)
+
+
+def unique_panels(tiles: Sequence[tuple[int, int]], at_once: int) -> list[tuple[int, int]]:
+    """Distinct rows and columns of tiles in each wave of so many: what the L2 must hold of A and of B at a time.
+
+    Example:
+        >>> from hopper_gemm.model.roofline import tile_order
+        >>> [unique_panels(tile_order(8, 8, "m", swizzle, False), 16)[0] for swizzle in (1, 4)]
+        [(8, 2), (4, 4)]
+    """
+    waves = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
+    return [(len({m for m, _ in wave}), len({n for _, n in wave})) for wave in waves]

@@ -14,7 +14,7 @@ import numpy as np
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.lab.counters.counting import Counted
-from hopper_gemm.lab.ladder.config import Side
+from hopper_gemm.lab.ladder.ladder_config import Side
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.device import GpuId

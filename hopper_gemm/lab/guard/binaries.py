@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +22,7 @@ from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.ahead.prebuild import build
 
 FOLDER = "recorded"
 """Folder of recorded binaries, below that of a GPU's results."""
@@ -127,3 +130,43 @@ def read_binary(path: Path) -> RecordedBinary:
         return RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None
+
+
+def kernel_name(kernel: KernelId) -> str:
+    """Name of a kernel: every parameter that shapes its machine code."""
+    parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
+    return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
+
+
+EVERY = 10
+"""Compiled kernels between two lines of progress."""
+
+
+def compiled(
+    kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> dict[KernelId, CubinReport]:
+    """Reports of kernels, which are compiled on all cores where a store lacks them, a second each.
+
+    Args:
+        kernels: each once.
+        store: folder of compiled kernels, by default in the user's cache folder.
+        say: called with a line of progress every few kernels.
+
+    Raises:
+        ChildProcessError: one does not compile; the message says why.
+    """
+    folder = store or default_store()
+
+    def watch(done: int, total: int) -> None:
+        if done % EVERY == 0 or done == total:
+            say(f"machine code of today: {done} of {total} kernels compiled")
+
+    built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
+    found, known = dict[KernelId, CubinReport](), KernelStore(folder)
+    for kernel in kernels:
+        report = known.report(kernel)
+        if report is None:
+            reason = built.failed.get(str(kernel.config), "it is gone from the store")
+            raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
+        found[kernel] = report
+    return found

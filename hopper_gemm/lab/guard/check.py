@@ -20,8 +20,7 @@ from typing import Any
 
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
-from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
-from hopper_gemm.lab.guard.today import compiled
+from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, compiled, record_binary, recorded_binaries
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find

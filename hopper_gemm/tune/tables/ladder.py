@@ -43,7 +43,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredRung:
     """A rung and what became of it.
 
     Args:
@@ -72,7 +72,7 @@ class Step:
         return {"name": self.name, "adds": self.adds, "from": self.start, "config": self.config, "results": shown}
 
 
-def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:
+def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[MeasuredRung]:
     """The rungs, each with its row of every group; rungs with one config share the row.
 
     Args:
@@ -80,7 +80,7 @@ def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]
         rungs: as provenance notes them: name, adds, from, config.
     """
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
-    steps: dict[str | None, Step] = {}
+    steps: dict[str | None, MeasuredRung] = {}
     for rung in rungs:
         config = kernel_of(rung["config"])
         start = steps.get(rung["from"])
@@ -88,11 +88,11 @@ def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]
             _result(group, found.get(config), None if start is None else start.results[i])
             for i, (group, found) in enumerate(parts)
         )
-        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], all_values(config), results)
+        steps[rung["name"]] = MeasuredRung(rung["name"], rung["adds"], rung["from"], all_values(config), results)
     return list(steps.values())
 
 
-def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
+def ladder_table(steps: Sequence[MeasuredRung]) -> pd.DataFrame:
     """One line for each rung: what it adds, and its cell for each group."""
     before = [None, *(step.name for step in steps)]
     columns = {"adds": [_adds(step, previous) for step, previous in zip(steps, before, strict=False)]}
@@ -101,7 +101,7 @@ def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
     return pd.DataFrame(columns, index=[step.name for step in steps]).map(one_line)
 
 
-def rung_table(steps: Sequence[Step], group: Group) -> pd.DataFrame:
+def rung_table(steps: Sequence[MeasuredRung], group: Group) -> pd.DataFrame:
     """One line for each rung in one group: what it adds, its rate, its speedup over cuBLAS, its gain over its start."""
     lines = {}
     for step, previous in zip(steps, [None, *(step.name for step in steps)], strict=False):
@@ -114,7 +114,7 @@ def rung_table(steps: Sequence[Step], group: Group) -> pd.DataFrame:
     return pd.DataFrame.from_dict(lines, orient="index", columns=["adds", "TFLOP/s", "speedup", "gain"])
 
 
-def rung_rows(steps: Sequence[Step], rows: pd.DataFrame) -> pd.DataFrame:
+def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame:
     """A row for each rung and group: the rung, the one it starts from, its gain over that, and the row of its config.
 
     Args:
@@ -140,7 +140,7 @@ def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -
     return Result(group, "ok", "", row["tflops"], theirs, row["speedup"], gain)
 
 
-def _adds(step: Step, previous: str | None) -> str:
+def _adds(step: MeasuredRung, previous: str | None) -> str:
     branch = f" (from {step.start})" if step.start != previous else ""
     return "; ".join([step.adds + branch, *step.reasons])
 

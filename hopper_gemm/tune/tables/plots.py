@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hopper_gemm.tune.tables.ladder import Result, Step
+from hopper_gemm.tune.tables.ladder import MeasuredRung, Result
 from hopper_gemm.tune.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
 from hopper_gemm.tune.tables.style import (
     CELL,
@@ -155,7 +155,7 @@ def small_multiples(
 
 
 @plt.rc_context(STYLE)
-def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
+def ladder_bars(steps: Sequence[MeasuredRung], path: Path, title: str) -> None:
     """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes and contexts side by
     side.
 

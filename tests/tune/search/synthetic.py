@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 
-from hopper_gemm.lab.simulation.simulate import Recorded
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
@@ -14,6 +13,7 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
+from hopper_gemm.tune.search.simulate import Recorded
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
 
