@@ -168,14 +168,13 @@ def _rungs(study: Study) -> Chart:
             },
         ],
         "encoding": {
-            "tooltip": [*_tips("rung", "adds", "from", "tflops", "speedup", "status"), _percent("gain", "gain, %")]
+            "tooltip": [
+                *_tips("rung", "adds", "from", "tflops", "speedup", "status"),
+                {"field": "gain", "type": "quantitative", "title": "gain, %", "format": "+.2f"},
+            ]
         },
     }
     return Chart("Rungs", "TFLOP/s of each rung; the tick is cuBLAS, timed beside it.", spec)
-
-
-def _percent(field: str, title: str) -> Spec:
-    return {"field": field, "type": "quantitative", "title": title, "format": "+.2f"}
 
 
 def _map(study: Study) -> Chart | None:

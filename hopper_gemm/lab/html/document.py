@@ -80,7 +80,12 @@ def document(study: Study) -> str:
             f'<div class="chart" id="chart{i}"></div></section>'
             for i, chart in enumerate(shown)
         ),
-        *_table(),
+        "<h2>Rows</h2>",
+        '<p class="note">A click on a heading sorts, a second one the other way round. A box filters: a part of a '
+        "word, or a comparison such as &gt; 1.02.</p>",
+        '<p><label><input type="checkbox" id="only"> only what is chosen above</label></p><p id="count"></p>',
+        '<div class="scroll"><table id="rows"></table></div>',
+        '<p><button id="more" hidden>Show more rows</button></p>',
         f'<script type="application/json" id="data">{_as_json(data)}</script>',
         f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>",
         f'<script type="module">{(HERE / "page.js").read_text()}</script>',
@@ -169,17 +174,6 @@ def _top(study: Study, name: str) -> list[str]:
     best = [f"<li>{escape(text)}</li>" for text in best_of(study)]
     opened = " open" if len(best) <= UNFOLDED else ""
     return [*lines, f"<details{opened}><summary>Best</summary><ul>{''.join(best)}</ul></details>"]
-
-
-def _table() -> list[str]:
-    return [
-        "<h2>Rows</h2>",
-        '<p class="note">A click on a heading sorts, a second one the other way round. A box filters: a part of a '
-        "word, or a comparison such as &gt; 1.02.</p>",
-        '<p><label><input type="checkbox" id="only"> only what is chosen above</label></p><p id="count"></p>',
-        '<div class="scroll"><table id="rows"></table></div>',
-        '<p><button id="more" hidden>Show more rows</button></p>',
-    ]
 
 
 def _columns(rows: Sequence[Record]) -> list[str]:

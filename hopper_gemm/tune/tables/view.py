@@ -100,7 +100,11 @@ class View:
         Args:
             form: of :data:`FORMS`. CSV and JSON hold the rows, JSON with the provenance; Markdown and HTML the tables.
         """
-        return {"csv": self._csv, "json": self._json, "markdown": self._markdown, "html": self._html}[form]()
+        if form == "csv":
+            return str(self.rows.to_csv(index=False))
+        if form == "json":
+            return json.dumps(self.as_dict()) + "\n"
+        return self._markdown() if form == "markdown" else self._html()
 
     def as_dict(self) -> dict[str, Any]:
         """Return provenance and rows ready for JSON, null where a value is missing."""
@@ -129,7 +133,9 @@ class View:
         console.print(self.source)
         for table in self.tables:
             console.print("", table.title, sep="\n", style="bold")
-            shown, notes = table.cells.drop(columns=[*ON_PAGES], errors="ignore").map(_unbroken), table.notes
+            shown = table.cells.drop(columns=[*ON_PAGES], errors="ignore")
+            shown = shown.map(lambda text: text.replace(", ", ",") if "[" in text else text)  # keeps intervals whole
+            notes = table.notes
             names = [str(name) for name in shown.index]
             if "tuned on" in table.cells and (table.cells["tuned on"] != "").any():
                 stars = [" *" if problem else "" for problem in table.cells["tuned on"]]
@@ -138,12 +144,6 @@ class View:
                 console.print(part)
             for note in notes:
                 console.print(_plain(note))
-
-    def _csv(self) -> str:
-        return str(self.rows.to_csv(index=False))
-
-    def _json(self) -> str:
-        return json.dumps(self.as_dict()) + "\n"
 
     def _markdown(self) -> str:
         lines = [escaped(self.source), ""]
@@ -292,8 +292,3 @@ def _widths(columns: Sequence[_Column], room: int) -> list[int]:
 def _plain(note: str) -> str:
     """Return a note without Markdown's marks of code and bold."""
     return note.replace("`", "").replace("**", "")
-
-
-def _unbroken(text: str) -> str:
-    """Return a cell whose interval stays on one line."""
-    return text.replace(", ", ",") if "[" in text else text

@@ -43,7 +43,12 @@ def report(study: Study) -> str:
             table = pivot.pivot(part, down, across, facets=facets)
             down = ", ".join(HEADINGS.get(name, name) for name in (*facets, down))
             lines += [pivot.markdown_table(table, corner(down, across)), ""]
-        lines += [f"cuBLAS: {_baseline(part)}.{_noise(provenance, group)}", ""]
+        ok, noise = part[part["status"] == "ok"], group.noted(provenance, "noise")
+        timed = "not timed"
+        if not ok.empty:
+            timed = f"{ok['baseline_us'].median():.1f} us, `{ok['baseline_kernel'].iloc[0]}`"
+        floor = f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
+        lines += [f"cuBLAS: {timed}.{floor}", ""]
         if not provenance.get("rungs"):
             lines += _effect_lines(part, varied(provenance), set(spanning(provenance)))
         for sentence in best_lines(study, group, part, finals):
@@ -133,8 +138,10 @@ def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.
     lines = []
     best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
     if best is not None:
-        even = _even_with_best(study.provenance, group, part, best)
-        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}"]
+        noise, ok = group.noted(study.provenance, "noise") or 0.0, part[part["status"] == "ok"]
+        even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
+        ties = f" {len(even) - 1} of {len(ok) - 1} others cannot be told from it." if len(even) > 1 else ""
+        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{ties}"]
     if final is not None:
         energy = f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['baseline_pj_per_flop']:.3f}"
         lines += [
@@ -150,14 +157,6 @@ def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.
     return lines
 
 
-def _even_with_best(provenance: Mapping[str, Any], group: pivot.Group, part: pd.DataFrame, best: pd.Series) -> str:
-    """Return a sentence with the number of configs of the sweep that are even with its best."""
-    noise = group.noted(provenance, "noise") or 0.0
-    ok = part[part["status"] == "ok"]
-    even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
-    return f" {len(even) - 1} of {len(ok) - 1} others cannot be told from it." if len(even) > 1 else ""
-
-
 def _protocol_lines(provenance: Mapping[str, Any]) -> list[str]:
     lines = []
     for protocol in provenance.get("protocols", []):
@@ -167,16 +166,6 @@ def _protocol_lines(provenance: Mapping[str, Any]) -> list[str]:
     filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
     paired = "each trial paired with torch.mm in alternating order"
     return [*lines, f"- {filled}, seed {provenance.get('seed', 0)}; cold L2; {paired}"]
-
-
-def _noise(provenance: Mapping[str, Any], group: pivot.Group) -> str:
-    noise = group.noted(provenance, "noise")
-    return f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
-
-
-def _baseline(part: pd.DataFrame) -> str:
-    ok = part[part["status"] == "ok"]
-    return "not timed" if ok.empty else f"{ok['baseline_us'].median():.1f} us, `{ok['baseline_kernel'].iloc[0]}`"
 
 
 def _coverage(provenance: Mapping[str, Any], rows: pd.DataFrame) -> str:
