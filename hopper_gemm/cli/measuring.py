@@ -150,9 +150,9 @@ def tune(
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
         folder = run_sweep(question(problems, how, read.name), source, out, "Tuning", say, verbose)
         found = winners(read_study(folder))
-        about = {"out": str(folder), "problems": [asdict(one) for one in found]}
+        about = {"out": str(folder), "problems": [winner.as_dict() for winner in found]}
         print(json.dumps(about) if as_json else (folder / "table.md").read_text())
-        if left := [one.place for one in found if not one.final]:
+        if left := [winner.key for winner in found if not winner.final]:
             lacking = f"{len(left)} of {len(found)} problems are not tuned"
             fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
         return

@@ -197,17 +197,17 @@ def simulate(
 
     The page says how many trials each sampler needs to find the recorded best. No GPU is needed.
     """
-    from hopper_gemm.tune.search.simulate import recorded_places, summary
+    from hopper_gemm.tune.search.simulate import recorded_tasks, summary
     from hopper_gemm.tune.search.simulate import simulate as simulated
     from hopper_gemm.tune.tables.pages.simulation import publish, simulation_page
 
     read_told(results)
-    named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
-    places = [one for one in named if regime in (None, *one.place.split()[1:])]
-    if not places:
+    named = [task for task in recorded_tasks(results) if problem in (None, task.name.split()[0])]
+    tasks = [task for task in named if regime in (None, *task.name.split()[1:])]
+    if not tasks:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
     names = [name.strip() for name in samplers.split(",")]
-    runs = [summary(curve) for curve in simulated(places, names, seeds, trials, stderr)]
+    runs = [summary(curve) for curve in simulated(tasks, names, seeds, trials, stderr)]
     if out is not None:
         publish(out, results.name, runs)
     print(json.dumps(runs) if as_json else simulation_page(runs))

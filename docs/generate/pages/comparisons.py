@@ -394,7 +394,7 @@ def lists() -> str:
         folder = study.path.relative_to(root)
         link = f"[{name}](../{folder if 'archive' in folder.parts else folder / 'compare.md'})"
         for mean in means(cells(study.stage("compare"))):
-            asked = f"{mean.problems} of {mean.asked}" if mean.problems != mean.asked else str(mean.problems)
+            asked = f"{mean.problems} of {mean.total}" if mean.problems != mean.total else str(mean.problems)
             figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
             context = mean.context if mean.regime == "burst" else f"{mean.context}, {mean.regime}"
             lines.append((link, mean.against, context, asked, *figures, kernel_of(name)))

@@ -12,10 +12,10 @@ from hopper_gemm.tune.search.simulate import (
     SHARE,
     WITHIN,
     Curve,
-    Recorded,
-    expected_luck,
+    RecordedTask,
     play,
-    recorded_places,
+    random_search_regret,
+    recorded_tasks,
     simulate,
     summary,
 )
@@ -28,7 +28,7 @@ SEED = ROOT / "results/h200/seed-table"
 
 @pytest.fixture(scope="module")
 def seed_table():
-    return [place for place in recorded_places(SEED) if "burst" in place.place]
+    return [task for task in recorded_tasks(SEED) if "burst" in task.name]
 
 
 def test_every_sampler_ends_with_the_recorded_best(seed_table):
@@ -64,9 +64,9 @@ def test_a_guided_sampler_finds_the_best_of_a_large_space_in_a_twentieth_of_it()
 
 def test_rows_and_the_place_made_of_them_agree():
     study = synthetic.study(0)
-    again = Recorded.of(synthetic.rows(study))
+    again = RecordedTask.of(synthetic.rows(study))
     assert again is not None
-    assert again.place == study.place == "8192x8192x8192 burst isolated"
+    assert again.name == study.name == "8192x8192x8192 burst isolated"
     assert again.space.configs == study.space.configs
     assert np.allclose(again.speedups, study.speedups)
     assert np.allclose(again.predicted, predictions(study.space.configs, synthetic.CUBE))
@@ -75,9 +75,9 @@ def test_rows_and_the_place_made_of_them_agree():
 def test_a_curve_counts_the_trials_until_it_is_close(seed_table):
     regret = np.array([[0.5, 0.009, 0.0], [0.5, 0.2, 0.1]])
     luck = np.array([0.5, 0.2, 0.01])
-    curve = Curve(seed_table[0].place, "tpe", 40, regret, luck, 0.4)
+    curve = Curve(seed_table[0].name, "tpe", 40, regret, luck, 0.4)
     assert curve.needed.tolist() == [2, np.inf]
-    assert curve.found() == 0.5
+    assert curve.success_rate() == 0.5
     told = summary(curve)
     assert (told["runs"], told["median_trials"], told["needed"]) == (2, None, [2, None])
     assert told["regret"] == pytest.approx(0.1045)
@@ -90,7 +90,7 @@ def test_a_score_is_0_for_random_search_and_1_for_the_best_at_once(seed_table):
     regrets = recorded.best / recorded.speedups - 1
     rng = np.random.default_rng(0)
     drawn = np.minimum.accumulate(np.array([rng.permutation(regrets) for _ in range(4000)]), axis=1)
-    luck = expected_luck(regrets, len(regrets))
+    luck = random_search_regret(regrets, len(regrets))
     assert np.abs(drawn.mean(axis=0) - luck).max() < 0.02
     assert luck[-1] == 0
     lucky = Curve("", "random", len(regrets), luck[None], luck, float(np.median(regrets)))

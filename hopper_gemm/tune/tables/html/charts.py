@@ -1,7 +1,7 @@
 """Charts of a page as Vega-Lite specifications.
 
-A chart reads the page's rows unless it brings data of its own. The parameter ``place``, which the page sets, says which
-problem, regime and context it shows.
+A chart reads the page's rows unless it has data of its own. The page sets its parameter ``place``: the problem, regime
+and context to show.
 """
 
 from __future__ import annotations
@@ -27,7 +27,27 @@ WIDE = 1000
 """Letters of an axis: a title with a line break is no valid expression."""
 
 CELLS_WITH_TEXT = 80
-"""Cells of a map, at most, in which their figures are written."""
+"""Most cells of a map that show their figures as text."""
+
+
+SCATTERS = (
+    (
+        ("pj_per_flop", "energy, pJ/FLOP"),
+        ("speedup", "speedup over the baseline"),
+        ("Energy against speed", "Left is cheaper, up is faster; only regimes whose power was measured."),
+    ),
+    (
+        ("sm_mhz", "SM clock, MHz"),
+        ("watts", "power, W"),
+        ("Clock and power", "Mean clock and power while a kernel ran; a burst is too short for the power counter."),
+    ),
+    (
+        ("tensor_active", "tensor cores active, % of their peak at the clock"),
+        ("sm_mhz", "SM clock, MHz"),
+        ("Clock and tensor cores", "Busier tensor cores draw more power, and the clock gives way."),
+    ),
+)
+"""Scatters of all rows: column and title of the horizontal axis, of the vertical axis, and title and note."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +57,8 @@ class Chart:
     Args:
         title: above it.
         note: a sentence below the title.
-        spec: Vega-Lite's; without data it shows the page's rows.
-        places: where it has anything to show; None for everywhere.
+        spec: of Vega-Lite; without data it shows the page's rows.
+        places: places with data for it; None for all.
     """
 
     title: str
@@ -48,34 +68,34 @@ class Chart:
 
 
 def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
-    """The charts that a study has data for."""
-    found: list[Chart | None] = []
+    """Return the charts that a study has data for."""
+    drawn: list[Chart | None] = []
     if study.stage("compare"):
-        found.append(_forest(compared(study)))
+        drawn.append(_forest(compared(study)))
     if study.stage("sweep"):
         if study.provenance.get("rungs"):
-            found.append(_rungs(study))
+            drawn.append(_rungs(study))
         else:
-            found += [_map(study), _history(rows), _slices(rows), _importance(study)]
+            drawn += [_map(study), _history(rows), _slices(rows), _importance(study)]
     if study.stage("map"):
-        found.append(_problems(study))
-    found += [_roofline(study), _energy(rows), _power(rows), _clock(rows)]
-    return [chart for chart in found if chart is not None]
+        drawn.append(_problems(study))
+    drawn += [_roofline(study), *(_scatter(rows, *axes) for axes in SCATTERS)]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _axis(field: str, title: str, **more: Any) -> Spec:
-    """A quantitative axis that need not begin at zero."""
+    """Return a quantitative axis that need not begin at zero."""
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}, **more}
 
 
 def _tips(*names: str) -> list[Spec]:
     kinds = {"speedup", "speedup_low", "speedup_high", "best", "pj_per_flop", "tflops", "sm_mhz", "watts", "time_us"}
     kinds |= {"tensor_active", "gain", "intensity", "low", "high", "over_faster", "torch_us"}
-    return [{"field": one, **({"type": "quantitative", "format": ".4~g"} if one in kinds else {})} for one in names]
+    return [{"field": name, **({"type": "quantitative", "format": ".4~g"} if name in kinds else {})} for name in names]
 
 
 def _even(axis: str) -> Spec:
-    """The line on which both are equally fast."""
+    """Return the line of equal speed."""
     return {"mark": {"type": "rule", "color": EVEN, "strokeDash": [4, 3]}, "encoding": {axis: {"datum": 1}}}
 
 
@@ -119,7 +139,7 @@ def _rungs(study: Study) -> Chart:
     values = [
         {
             "place": place_of(bool(study.stage("sweep")), result.group),
-            "order": at,
+            "order": i,
             "rung": step.name,
             "adds": step.adds,
             "from": step.start or "",
@@ -129,7 +149,7 @@ def _rungs(study: Study) -> Chart:
             "speedup": result.speedup,
             "gain": None if result.gain is None else 100 * result.gain,
         }
-        for at, step in enumerate(steps)
+        for i, step in enumerate(steps)
         for result in step.results
     ]
     y = {"field": "rung", "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None}
@@ -148,14 +168,13 @@ def _rungs(study: Study) -> Chart:
             },
         ],
         "encoding": {
-            "tooltip": [*_tips("rung", "adds", "from", "tflops", "speedup", "status"), _percent("gain", "gain, %")]
+            "tooltip": [
+                *_tips("rung", "adds", "from", "tflops", "speedup", "status"),
+                {"field": "gain", "type": "quantitative", "title": "gain, %", "format": "+.2f"},
+            ]
         },
     }
     return Chart("Rungs", "TFLOP/s of each rung; the tick is cuBLAS, timed beside it.", spec)
-
-
-def _percent(field: str, title: str) -> Spec:
-    return {"field": field, "type": "quantitative", "title": title, "format": "+.2f"}
 
 
 def _map(study: Study) -> Chart | None:
@@ -228,16 +247,16 @@ def _slices(rows: Sequence[Record]) -> Chart | None:
 def _importance(study: Study) -> Chart | None:
     noted = _importances(study)
     values = [
-        {"place": place, "parameter": name, "share": share, "evaluator": one["evaluator"]}
-        for place, one in noted.items()
-        for name, share in one["parameters"].items()
+        {"place": group, "parameter": name, "share": share, "evaluator": entry["evaluator"]}
+        for group, entry in noted.items()
+        for name, share in entry["parameters"].items()
     ]
     if not values:
         return None
     spec = {
         "data": {"values": values},
         "transform": [CHOSEN],
-        "height": 16 * len({one["parameter"] for one in values}) + 20,
+        "height": 16 * len({value["parameter"] for value in values}) + 20,
         "mark": {"type": "bar", "color": OURS},
         "encoding": {
             "x": {"field": "share", "type": "quantitative", "title": "share of importance"},
@@ -245,14 +264,14 @@ def _importance(study: Study) -> Chart | None:
             "tooltip": _tips("parameter", "share", "evaluator"),
         },
     }
-    names = ", ".join(dict.fromkeys(one["evaluator"] for one in noted.values()))
+    names = ", ".join(dict.fromkeys(entry["evaluator"] for entry in noted.values()))
     return Chart(
         "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
     )
 
 
 def _importances(study: Study) -> Mapping[str, Any]:
-    """Importance of a search's parameters as the search noted it; computed now for a sweep of a whole space."""
+    """Return the importance of parameters as the search noted it; for a sweep of a whole space it is computed here."""
     noted: Mapping[str, Any] = study.provenance.get("importance") or {}
     if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
         return noted
@@ -299,7 +318,7 @@ def _roofline(study: Study) -> Chart | None:
 
 
 def _problems(study: Study) -> Chart | None:
-    """The pick and the best kernel of each problem of a map."""
+    """Return the chart of the pick and the best kernel of each problem of a map."""
     values = problems(study)
     if not values:
         return None
@@ -325,45 +344,16 @@ def _problems(study: Study) -> Chart | None:
     return Chart("Problems", note, spec, places_of(values))
 
 
-def _energy(rows: Sequence[Record]) -> Chart | None:
-    return _scatter(
-        rows,
-        ("pj_per_flop", "energy, pJ/FLOP"),
-        ("speedup", "speedup over the baseline"),
-        ("Energy against speed", "Left is cheaper, up is faster; only regimes whose power was measured."),
-    )
-
-
-def _power(rows: Sequence[Record]) -> Chart | None:
-    return _scatter(
-        rows,
-        ("sm_mhz", "SM clock, MHz"),
-        ("watts", "power, W"),
-        ("Clock and power", "Mean clock and power while a kernel ran; a burst is too short for the power counter."),
-    )
-
-
-def _clock(rows: Sequence[Record]) -> Chart | None:
-    return _scatter(
-        rows,
-        ("tensor_active", "tensor cores active, % of their peak at the clock"),
-        ("sm_mhz", "SM clock, MHz"),
-        ("Clock and tensor cores", "Busier tensor cores draw more power, and the clock gives way."),
-    )
-
-
 def _scatter(
-    rows: Sequence[Record], across: tuple[str, str], up: tuple[str, str], told: tuple[str, str]
+    rows: Sequence[Record], across: tuple[str, str], up: tuple[str, str], texts: tuple[str, str]
 ) -> Chart | None:
-    known = [row for row in rows if row[across[0]] is not None and row[up[0]] is not None]
-    if len(known) < 2:
+    """Return the scatter of two figures, each a column with its title, under a title and a note."""
+    measured = [row for row in rows if row[across[0]] is not None and row[up[0]] is not None]
+    if len(measured) < 2:
         return None
     names = list(dict.fromkeys(["problem", "speedup", across[0], up[0], "tflops", "stage", "config"]))
-    speeds = sorted(float(row["speedup"]) for row in known)
-    ends = [
-        speeds[len(speeds) // 20],
-        speeds[-1 - len(speeds) // 20],
-    ]  # a few that stand far out do not set the colours
+    speeds = sorted(float(row["speedup"]) for row in measured)
+    ends = [speeds[len(speeds) // 20], speeds[-1 - len(speeds) // 20]]  # a few outliers do not set the colours
     shades = {"scheme": "viridis", "domain": ends, "clamp": True}
     spec = {
         "transform": [CHOSEN, {"filter": f"isValid(datum.{across[0]}) && isValid(datum.{up[0]})"}],
@@ -375,9 +365,9 @@ def _scatter(
             "tooltip": _tips(*names),
         },
     }
-    return Chart(*told, spec, places_of(known))
+    return Chart(*texts, spec, places_of(measured))
 
 
 def places_of(values: Sequence[Record]) -> tuple[str, ...]:
-    """The places of some records, each once."""
-    return tuple(dict.fromkeys(one["place"] for one in values))
+    """Return the places of records, each once."""
+    return tuple(dict.fromkeys(record["place"] for record in values))

@@ -1,4 +1,4 @@
-"""What a page shows of a study, as plain data: rows, cells of the table, a roofline, cells of a comparison."""
+"""Data of a study's page: rows, cells of the table, a roofline, cells of a comparison."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ Record = dict[str, Any]
 
 
 def place_of(swept: bool, group: Group) -> str:
-    """What a page shows at a time: of a sweep a problem, regime, context and kind of data; of a comparison or a map a
-    regime and context."""
-    return group.place if swept else f"{group.regime} {group.context}"
+    """Return the ``place`` under which the page shows a group: for a sweep its problem, regime, context and kind of
+    data; for a comparison or a map its regime and context."""
+    return group.key if swept else f"{group.regime} {group.context}"
 
 
 def records(study: Study) -> list[Record]:
-    """The rows of a study's sweep, finals and comparison, one record each; what a row lacks is None.
+    """Return a record for each row of a study's sweep, finals, comparison and map; missing values are None.
 
-    ``place`` is that of :func:`place_of`, ``trial`` the number of a row that ran in the sweep of its place, ``best``
-    the best speedup until then. Parameters in which no two rows differ are left out.
+    ``place`` is that of :func:`place_of`, ``trial`` the number of a row that ran in the sweep of its ``place``,
+    ``best`` the best speedup until then. Parameters in which no two rows differ are left out.
 
     Raises:
         ResultsError: the study has no such rows.
@@ -63,14 +63,14 @@ def records(study: Study) -> list[Record]:
         raise ResultsError(f"{study.path} has no rows of a sweep, a comparison or a map; name another results folder")
     frame = rows_of(study, *SHOWN_STAGES)
     varied = [name for name in (*FIELDS, *PAIRS) if frame[name].nunique() > 1]
-    found: list[Record] = []
+    listed: list[Record] = []
     trials: dict[str, tuple[int, float]] = {}
     swept = bool(study.stage("sweep"))
     for row in frame.to_dict("records"):
-        place = place_of(swept, Group(*(plain(row[name]) for name in GROUP)))
+        selection = place_of(swept, Group(*(plain(row[name]) for name in GROUP)))
         config = None if plain(row["tile_m"]) is None else config_of(row)
         record: Record = {
-            "place": place,
+            "place": selection,
             **{name: row[name] for name in ("stage", "problem", "regime", "context", "against")},
             "config": "" if config is None else str(config),
             **{name: plain(row[name]) for name in varied},
@@ -78,59 +78,59 @@ def records(study: Study) -> list[Record]:
             **{name: row[name] for name in ("status", "reason", "board")},
         }
         if row["stage"] == "sweep" and row["status"] == "ok":
-            trial, best = trials.get(place, (0, 0.0))
-            trials[place] = trial + 1, max(best, row["speedup"])
+            trial, best = trials.get(selection, (0, 0.0))
+            trials[selection] = trial + 1, max(best, row["speedup"])
             record |= {"trial": trial + 1, "best": rounded(max(best, row["speedup"]))}
-        found.append(record)
-    return found
+        listed.append(record)
+    return listed
 
 
 def rounded(value: Any) -> Any:
-    """A figure with :data:`DIGITS` significant digits; None where it is missing."""
-    known = plain(value)
-    return float(f"{known:.{DIGITS}g}") if isinstance(known, float) else known
+    """Return a figure with :data:`DIGITS` significant digits; None where it is missing."""
+    number = plain(value)
+    return float(f"{number:.{DIGITS}g}") if isinstance(number, float) else number
 
 
 def varied_of(rows: Sequence[Record]) -> list[str]:
-    """Parameters in which rows of a sweep differ."""
+    """Return the parameters in which rows of a sweep differ."""
     ran = [row for row in rows if "trial" in row]
     names = [name for name in (*FIELDS, *PAIRS) if ran and name in ran[0]]
     return [name for name in names if len({row[name] for row in ran}) > 1]
 
 
 def table_cells(study: Study) -> tuple[str, str, list[Record]]:
-    """The columns that span a study's table, down and across, and its cells; the fastest config stands in a cell."""
+    """Return the columns that span a study's table, down and across, and its cells with the fastest config each."""
     down, across = spanning(study.provenance)
-    found = []
+    table = []
     for group, part in groups(rows_of(study, "sweep")):
-        place = place_of(True, group)
         for row in fastest(part, [down, across]).to_dict("records"):
             figures = {name: rounded(row[name]) for name in ("speedup", "tflops", "time_us")}
             config = {"config": str(config_of(row)), "stages": plain(row["stages"]), "reason": row["reason"]}
-            ends = {down: plain(row[down]), across: plain(row[across])}
-            found.append({"place": place, **ends, **figures, **config, "text": cell_text(row).replace("x (", " (")})
-    return down, across, found
+            spans = {down: plain(row[down]), across: plain(row[across])}
+            text = cell_text(row).replace("x (", " (")
+            table.append({"place": place_of(True, group), **spans, **figures, **config, "text": text})
+    return down, across, table
 
 
 def roofline(study: Study) -> tuple[list[Record], list[Record]]:
-    """The best of each problem beside the ceilings of the chip.
+    """Return the best of each problem, and the ceilings of the chip.
 
     Returns:
         Points (intensity in FLOP for each byte of A, B and C, rate in TFLOP/s, ours and the baseline's), and ceilings:
-        each the two ends of a line with its name. The ceiling of the tensor cores is the fastest burst that the model
-        knows, or that of the study where it is faster.
+        the two ends of a line each, with its name. The ceiling of the tensor cores is the fastest burst that the model
+        assumes, or that of the study where it is faster.
     """
     points = []
-    stage = next(one for one in ("sweep", "compare", "map") if study.stage(one))
+    stage = next(name for name in ("sweep", "compare", "map") if study.stage(name))
     for group, part in groups(rows_of(study, stage)):
         best = best_row(part)
         if best is None:
             continue
         problem = group.problem
-        about = {"place": group.place, "intensity": rounded(problem.flop / problem.bytes)}
-        points.append({**about, "who": "ours", "tflops": rounded(best["tflops"])})
+        shared = {"place": group.key, "intensity": rounded(problem.flop / problem.bytes)}
+        points.append({**shared, "who": "ours", "tflops": rounded(best["tflops"])})
         theirs = problem.flop / best["baseline_us"] / 1e6
-        points.append({**about, "who": str(best["against"]), "tflops": rounded(float(theirs))})
+        points.append({**shared, "who": str(best["against"]), "tflops": rounded(float(theirs))})
     if not points:
         return [], []
     least = min(0.5 * min(point["intensity"] for point in points), 50.0)
@@ -151,32 +151,36 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
 
 
 def problems(study: Study) -> list[Record]:
-    """Points of a map for a scatter: of each problem the model's pick and the best kernel measured, over torch.mm."""
-    by_place: dict[str, list[Row]] = {}
+    """Return the points of a map's scatter: the model's pick and the best kernel of each problem, over torch.mm."""
+    by_selection: dict[str, list[Row]] = {}
     for row in study.stage("map"):
-        by_place.setdefault(f"{row.point.regime} {row.point.context}", []).append(row)
-    found: list[Record] = []
-    for place, rows in by_place.items():
-        for one in mapped(rows):
-            about = {"place": place, "problem": problem_label(one.problem), "torch_us": rounded(one.torch_us)}
-            about |= {"low": rounded(one.low), "high": rounded(one.high), "over_faster": rounded(one.over_faster)}
-            about["config"] = str(one.kernel)
-            speeds = {"the model's pick": one.pick, "the best measured": one.best}
-            found += [{**about, "who": who, "speedup": rounded(speed)} for who, speed in speeds.items()]
-    return found
+        by_selection.setdefault(f"{row.point.regime} {row.point.context}", []).append(row)
+    points: list[Record] = []
+    for selection, rows in by_selection.items():
+        for entry in mapped(rows):
+            shared = {
+                "place": selection,
+                "problem": problem_label(entry.problem),
+                **{name: rounded(getattr(entry, name)) for name in ("torch_us", "low", "high", "over_faster")},
+                "config": str(entry.kernel),
+            }
+            speeds = {"the model's pick": entry.pick, "the best measured": entry.best}
+            points += [{**shared, "who": who, "speedup": rounded(speed)} for who, speed in speeds.items()]
+    return points
 
 
 def compared(study: Study) -> list[Record]:
-    """Cells of a comparison for a forest plot: a record for each problem, series, regime and context."""
-    found = []
-    by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """Return the cells of a comparison's forest plot: a record for each problem, series, regime and context."""
+    by_selection: dict[str, list[Mapping[str, Any]]] = {}
     for record in cells(study.stage("compare")):
-        by_place.setdefault((record["regime"], record["context"]), []).append(record)
-    for (regime, context), part in by_place.items():
+        by_selection.setdefault(f"{record['regime']} {record['context']}", []).append(record)
+    points: list[Record] = []
+    for selection, part in by_selection.items():
         order = list(launches(part))
-        for name, of in series(part).items():
-            for problem, cell in of.items():
-                ends = {end: rounded(cell[end]) for end in ("speedup", "speedup_low", "speedup_high", "time_us")}
-                about = {"place": f"{regime} {context}", "problem": problem, "order": order.index(problem)}
-                found.append({**about, "over": name, "config": cell["config"], **ends})
-    return found
+        for name, cell_of in series(part).items():
+            for problem, cell in cell_of.items():
+                point: Record = {"place": selection, "problem": problem, "order": order.index(problem), "over": name}
+                figures = ("speedup", "speedup_low", "speedup_high", "time_us")
+                point |= {"config": cell["config"], **{figure: rounded(cell[figure]) for figure in figures}}
+                points.append(point)
+    return points

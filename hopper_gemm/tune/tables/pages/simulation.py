@@ -1,4 +1,4 @@
-"""The page of a simulation: how soon samplers would have found the best config of a recorded study."""
+"""The page of a simulation: the trials that samplers need to find the best config of a recorded study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITHIN = 0.01
 """Distance from the recorded best within which a config counts as found."""
 
 SHARE = 0.05
-"""Part of the space in which the default sampler should find one."""
+"""Share of the space within which the default sampler should find such a config."""
 
 BLIND = "-blind"
 """Suffix of a sampler's name where it runs without the model prior."""
@@ -29,10 +29,9 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
     """Write a simulation's page and picture.
 
     Args:
-        folder: made if need be.
+        folder: created if it does not exist.
         name: of the study.
-        runs: records as :func:`simulation_page` takes them, which are kept as ``simulation.json``; those that are kept
-            there if None.
+        runs: records as :func:`simulation_page` takes them, to be written as ``simulation.json``; None reads that file.
     """
     if runs is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,14 +42,14 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
 
 
 def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: one line for each place and sampler, then how the default sampler compares with random search.
+    """Return the page in Markdown: a line for each task and sampler, then the default sampler beside random search.
 
     Args:
-        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (how many, with
-            different seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs
-            that got there within :data:`SHARE` of the space), ``regret`` (median distance from the best there),
-            ``score`` (0 as random search, 1 the best at once; may be missing), ``needed`` (trials of each run, None
-            beyond the budget) and ``middle`` (median distance after each trial).
+        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (number of
+            seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs that
+            succeeded within :data:`SHARE` of the space), ``regret`` (its median there), ``score`` (0 as random search,
+            1 the best at once; may be missing), ``needed`` (trials of each run, None beyond the budget) and ``middle``
+            (median regret after each trial).
     """
     columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
@@ -59,9 +58,9 @@ def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for run in runs:
         counts = [run[name] for name in ("median_trials", "trials_90")]
-        told = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
-        about = [run[name] for name in ("place", "configs", "sampler", "runs")]
-        rows.append([*about, *told, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
+        needed = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
+        subject = [run[name] for name in ("place", "configs", "sampler", "runs")]
+        rows.append([*subject, *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
         if scored:
             rows[-1].append(f"{run['score']:.2f}")
     title = f"Trials until within {WITHIN:.0%} of the recorded best."
@@ -69,21 +68,21 @@ def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One sentence for each problem: how often the default sampler finds the best, and how often random search does."""
+    """Return a sentence for each task: how often the default sampler succeeds, and how often the others do."""
     lines = []
     for run in runs:
         if run["sampler"] != DEFAULT:
             continue
-        others = {one["sampler"]: one for one in runs if one["place"] == run["place"]}
+        others = {other["sampler"]: other for other in runs if other["place"] == run["place"]}
         trials = max(1, round(SHARE * run["configs"]))
-        told = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
-        told += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
-        for name, what in ((DEFAULT + BLIND, "without the model prior"), ("random", "random search")):
+        line = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+        line += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
+        for name, words in ((DEFAULT + BLIND, "without the model prior"), ("random", "random search")):
             if name in others:
-                told += f"; {what}, in {others[name]['found']:.0%}"
+                line += f"; {words}, in {others[name]['found']:.0%}"
         if "prior" in others:
             needed = others["prior"]["needed"][0]
             alone = "more than its budget" if needed is None else f"{needed:.0f} trial{'s' if needed != 1 else ''}"
-            told += f"; the model alone needs {alone}"
-        lines.append(told + ".")
+            line += f"; the model alone needs {alone}"
+        lines.append(line + ".")
     return ["", *lines] if lines else []
