@@ -121,11 +121,11 @@ def count(
             if all(stage in ENDED for stage, _ in stages.values()) or complaint(ran) is not None:
                 raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}{_kept(ran, keep)}")
         end = "hung; killed" if ran.code is None else f"the process died: {last_words(ran)}"
-        found = settle(batch, stages, launches, end)
-        if not found:
+        outcomes = settle(batch, stages, launches, end)
+        if not outcomes:
             _kept(ran, keep)
             alone = True
-        settled.update(found)
+        settled.update(outcomes)
     return [settled[point] for point in points]
 
 
@@ -147,13 +147,13 @@ def settle(
         end: what became of a point with which the program did not come to an end.
     """
     counted = [number for number, (stage, _) in stages.items() if stage == "counted"]
-    found = {
+    outcomes = {
         batch[number]: Counted(batch[number], reason=reason if stage == "failed" else end)
         for number, (stage, reason) in stages.items()
         if stage != "counted"
     }
     if not counted:
-        return found
+        return outcomes
     if len(batch) == 1:
         groups = [list(launches)]
     else:
@@ -163,11 +163,11 @@ def settle(
             groups.pop()  # the program died in this very launch
     if len(groups) == len(counted) and all(_fits(batch[i], group) for i, group in zip(counted, groups, strict=True)):
         for number, group in zip(counted, groups, strict=True):
-            found[batch[number]] = _counted(batch[number], group)
+            outcomes[batch[number]] = _counted(batch[number], group)
     elif len(batch) == 1:
         seen = ", ".join(launch.kernel for launch in launches) or "none"
-        found[batch[0]] = Counted(batch[0], reason=f"the profiler saw another kernel than was launched: {seen}")
-    return found
+        outcomes[batch[0]] = Counted(batch[0], reason=f"the profiler saw another kernel than was launched: {seen}")
+    return outcomes
 
 
 def _fits(point: Point, launches: Sequence[ProfiledLaunch]) -> bool:

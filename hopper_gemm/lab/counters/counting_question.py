@@ -82,8 +82,8 @@ class Counting(Recording):
         limit: int | None = None,
         watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
     ) -> None:
-        launches, self._asked = asked_of(target)
-        super().__init__(self._asked["study"], out, "measured", lambda text: None)
+        launches, self._new_provenance = asked_of(target)
+        super().__init__(self._new_provenance["study"], out, "measured", lambda text: None)
         self._watch = watch
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
@@ -110,10 +110,10 @@ class Counting(Recording):
         return sum(map(len, self._open.values()))
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._asked, "gpu": gpu, "kernel": kernel_digest()}
+        return {**self._new_provenance, "gpu": gpu, "kernel": kernel_digest()}
 
     def _begin(self) -> None:
-        self._finished = self._about.get("finished", {} if not self._folder.stage("sweep") else None)
+        self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
         self._folder.note(finished=None)
 
     def next(self, member: Member) -> Task | None:
@@ -150,14 +150,14 @@ def asked_of(target: Path) -> tuple[list[Point], dict[str, Any]]:
     if target.is_dir():
         study = read_study(target)
         launches = [row.point for row in study.stage("sweep") if row.ok]
-        about = study.provenance
-        name, question = about["study"], about.get("question", "")
-        spec, digest = about["spec"], about.get("spec_digest")
+        provenance = study.provenance
+        name, question = provenance["study"], provenance.get("question", "")
+        spec, digest = provenance["spec"], provenance.get("spec_digest")
     else:
-        asked = read_spec(target)
-        launches = [point for point, why in points(asked).items() if not why]
-        name, question, digest = asked.name, asked.question, asked.digest
-        spec = asked.model_dump(mode="json", by_alias=True)
+        spec = read_spec(target)
+        launches = [point for point, why in points(spec).items() if not why]
+        name, question, digest = spec.name, spec.question, spec.digest
+        spec = spec.model_dump(mode="json", by_alias=True)
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
     return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
 

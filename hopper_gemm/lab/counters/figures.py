@@ -59,14 +59,18 @@ class HardwareCounter:
     def value(self, values: dict[str, float]) -> tuple[float | None, MetricSource | None]:
         """The figure and where it is from. A source that counted nothing gives way to one that did: a metric can be
         there and not know the instruction."""
-        known = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
-        return next((pair for pair in known if pair[0] > 0), known[0] if known else (None, None))
+        candidates = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
+        return next((pair for pair in candidates if pair[0] > 0), candidates[0] if candidates else (None, None))
 
 
 def _figure(name: str, unit: str, meaning: str, *sources: str | MetricSource, adds: bool = True) -> HardwareCounter:
     """A counter from metrics that need no factor, or from sources."""
     return HardwareCounter(
-        name, unit, meaning, tuple(MetricSource(one) if isinstance(one, str) else one for one in sources), adds
+        name,
+        unit,
+        meaning,
+        tuple(MetricSource(source) if isinstance(source, str) else source for source in sources),
+        adds,
     )
 
 
@@ -167,8 +171,8 @@ def wanted_metrics(profiler: Profiler) -> list[str]:
     """The metrics to ask for: those that the profiler knows, and for a figure of which it knows none, all of them."""
     wanted: list[str] = []
     for counter in COUNTERS:
-        known = [source for source in counter.sources if all(map(profiler.knows, source.metrics))]
-        for source in known or counter.sources:
+        sources = [source for source in counter.sources if all(map(profiler.knows, source.metrics))]
+        for source in sources or counter.sources:
             wanted += source.metrics
     return list(dict.fromkeys(wanted))
 

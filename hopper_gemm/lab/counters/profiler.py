@@ -114,9 +114,9 @@ def find_profiler() -> Path:
     if on_path:
         return Path(on_path)
     for pattern in PLACES:
-        found = [path for path in Path("/").glob(pattern.lstrip("/")) if os.access(path, os.X_OK)]
-        if found:
-            return max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
+        programs = [path for path in Path("/").glob(pattern.lstrip("/")) if os.access(path, os.X_OK)]
+        if programs:
+            return max(programs, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
     raise ProfilerError(
         "counters need Nsight Compute but there is no ncu on PATH nor under /opt/nvidia/nsight-compute; install it "
         "(it comes with the CUDA toolkit) or put it on PATH"

@@ -74,9 +74,9 @@ def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
         launch = kernel_launch(load_any(point.config, point.problem, store))
         poison(first.ours)
         launch(first)
-        found = check(first.ours, workload.reference, point.problem.k)
-        if not found.ok:
-            raise WrongResultError(found.reason)
+        result = check(first.ours, workload.reference, point.problem.k)
+        if not result.ok:
+            raise WrongResultError(result.reason)
     launch(second)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -117,8 +117,8 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
 def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that ran, with the columns of :data:`DERIVED`."""
     ok = frame[frame["status"] == "ok"]
-    found = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
-    return ok.join(found).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
+    derived = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
+    return ok.join(derived).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
 
 
 def _derived(row: Mapping[str, Any]) -> dict[str, float]:

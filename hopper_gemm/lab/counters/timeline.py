@@ -66,9 +66,9 @@ def trace(
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
     ladder = [rung.as_dict() for rung in rungs(spec)]
-    about: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
-    about |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
+    provenance: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
+    provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **about))
+    write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
     write_whole(out / MOMENTS, file.getvalue())
     return out / MOMENTS

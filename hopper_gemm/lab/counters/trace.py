@@ -66,13 +66,13 @@ def moments_of(words: np.ndarray) -> list[Moment]:
         return []
     late = [(entry - entries[0] + WRAP // 2) % WRAP for entry in entries]
     start = entries[late.index(min(late))]
-    found = []
+    moments = []
     for role, row in zip(ROLES, clocks, strict=False):
         at = [(-1, moment, row[i]) for i, moment in enumerate(ROLE_MOMENTS)]
         of_stages = row[ROLE_WORDS:].reshape(-1, len(STAGE_MOMENTS))
         at += [(k, name, of_stages[k, i]) for k in range(len(of_stages)) for i, name in enumerate(STAGE_MOMENTS)]
-        found += [Moment(role, k, name, (int(clock) - start) % WRAP) for k, name, clock in at if clock]
-    return found
+        moments += [Moment(role, k, name, (int(clock) - start) % WRAP) for k, name, clock in at if clock]
+    return moments
 
 
 def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
@@ -103,9 +103,9 @@ def tracing(store: Path | None, seed: int) -> Handler:
         first, rotation = workload.sets[0], cycle(workload.sets)
         poison(first.ours)
         read_trace(kernel, first)
-        found = check(first.ours, workload.reference, point.problem.k)
-        if not found.ok:
-            raise ArithmeticError(f"traced, the product is wrong: {found.reason}")
+        result = check(first.ours, workload.reference, point.problem.k)
+        if not result.ok:
+            raise ArithmeticError(f"traced, the product is wrong: {result.reason}")
         return moments_of([read_trace(kernel, next(rotation)) for _ in range(LAUNCHES)][-1])
 
     return handle

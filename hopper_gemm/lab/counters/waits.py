@@ -117,9 +117,9 @@ def measure_waits(
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])
-    found = check(first.ours, workload.reference, problem.k)
-    if not found.ok:
-        return Counted(point, reason=f"metered, the product is wrong: {found.reason}")
+    result = check(first.ours, workload.reference, problem.k)
+    if not result.ok:
+        return Counted(point, reason=f"metered, the product is wrong: {result.reason}")
     readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])
     figures = waits_of(readings[WARM_UP:], kernel.config)
     return Counted(point, figures=figures, reason="" if figures else "metered, it counted nothing")

@@ -98,9 +98,13 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
     folder.mkdir(parents=True, exist_ok=True)
     made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
     made.object_file.write_bytes(content)
-    about: dict[str, Any] = {"problem": asdict(problem), "config": made.config.as_dict(), "report": asdict(report)}
-    about |= {"object": digest, "arguments": made.arguments}
-    made.about.write_text(json.dumps(about, indent=1) + "\n")
+    description: dict[str, Any] = {
+        "problem": asdict(problem),
+        "config": made.config.as_dict(),
+        "report": asdict(report),
+    }
+    description |= {"object": digest, "arguments": made.arguments}
+    made.about.write_text(json.dumps(description, indent=1) + "\n")
     return made
 
 

@@ -92,10 +92,15 @@ class Checked:
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         point = self.point
-        asked = {"problem": str(point.problem), "regime": point.regime, "context": point.context, "board": self.board}
-        told = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
-        told |= {"busy": self.busy}
-        return {**asked, "config": str(point.config), **told, **self.figures}
+        conditions = {
+            "problem": str(point.problem),
+            "regime": point.regime,
+            "context": point.context,
+            "board": self.board,
+        }
+        verdict = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
+        verdict |= {"busy": self.busy}
+        return {**conditions, "config": str(point.config), **verdict, **self.figures}
 
 
 class Check(Question):
@@ -108,10 +113,10 @@ class Check(Question):
     """
 
     def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
-        self._guarded, self._busy = {one.point: one for one in guarded}, busy
+        self._guarded, self._busy = {config.point: config for config in guarded}, busy
         self._left = deque(self._tasks())
         self._tasks_of = {point: task for task in self._left for point in task.points}
-        self._found: dict[Point, Row] = {}
+        self._rows: dict[Point, Row] = {}
         self.checked: list[Checked] = []
 
     def next(self, member: Member) -> Task | None:
@@ -122,8 +127,8 @@ class Check(Question):
         """Decide, where all rows of a config are in."""
         for _, row in rows:
             task = self._tasks_of[row.point]
-            self._found[row.point] = row
-            if all(point in self._found for point in task.points):
+            self._rows[row.point] = row
+            if all(point in self._rows for point in task.points):
                 guarded = next(point for point in task.points if point in self._guarded)
                 self._decide(self._guarded[guarded], task)
 
@@ -138,8 +143,8 @@ class Check(Question):
         return tasks
 
     def _decide(self, guarded: Guarded, task: Task) -> None:
-        point, found = guarded.point, self._found
-        control, now = found[point.control], found[point]
+        point, rows = guarded.point, self._rows
+        control, now = rows[point.control], rows[point]
         figures: dict[str, Any] = {}
         if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
             verdict = Verdict("unsure", f"not compared: {now.reason}")
@@ -158,15 +163,15 @@ class Check(Question):
         if (timed or verdict.status == "unsure") and not task.process:
             self._again(task)
             return
-        beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
+        beside, entry, warning = rows.get(replace(point, against="cublas")), guarded.entry, None
         if entry is not None and beside is not None and beside.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
             warning = record_verdict(recorded, ratio_of(beside.figures), float(beside.figures["baseline_us"]))
-        if told := self._busy(now.board) if timed else "":
-            verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
+        if tenants := self._busy(now.board) if timed else "":
+            verdict = Verdict("unsure", f"the GPU is busy ({tenants}); {verdict.message}")
         if guarded.unserved:
-            verdict, told = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
-        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, told))
+            verdict, tenants = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
+        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, tenants))
 
     def _again(self, task: Task) -> None:
         """Time the pair once more, and its noise floor, with more pairs."""
@@ -175,7 +180,7 @@ class Check(Question):
         self._left.append(again)
         for measured in again.points:
             self._tasks_of[measured] = again
-            del self._found[measured]
+            del self._rows[measured]
 
 
 def guarded_of(table: Path) -> list[Guarded]:
@@ -186,16 +191,18 @@ def guarded_of(table: Path) -> list[Guarded]:
     """
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
-    found = recorded_binaries(table.parent / FOLDER)
+    binaries = recorded_binaries(table.parent / FOLDER)
     configs: dict[GemmProblem, set[GemmConfig]] = {}
-    for one in found:
-        configs.setdefault(one.problem, set()).add(one.config)
+    for binary in binaries:
+        configs.setdefault(binary.problem, set()).add(binary.config)
     unserved = dict.fromkeys(configs, "")
     for problem, guarded in configs.items():
         pick = find([Table(tuple(tuned), table)], problem)
         if resolve(pick.config) not in guarded:
             unserved[problem] = f"matmul runs another config on it ({pick.how}: {pick.config})"
-    return [Guarded(one, entries.get((one.problem, one.config)), unserved[one.problem]) for one in found]
+    return [
+        Guarded(binary, entries.get((binary.problem, binary.config)), unserved[binary.problem]) for binary in binaries
+    ]
 
 
 def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
@@ -207,9 +214,9 @@ def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
         ChildProcessError: a kernel does not compile.
     """
     kernels, binaries = KernelStore(store or default_store()), recorded_binaries(table.parent / FOLDER)
-    compiled(list(dict.fromkeys(KernelId.of(one.config, one.problem) for one in binaries)), kernels.root)
-    found = {one.about.stem: code_of(one, kernels) for one in binaries}
-    return {"versions": versions(), "kernels": found}
+    compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
+    kernel_codes = {binary.about.stem: code_of(binary, kernels) for binary in binaries}
+    return {"versions": versions(), "kernels": kernel_codes}
 
 
 def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
@@ -226,9 +233,9 @@ def record_codes(table: Path) -> int:
     Raises:
         RecordedBinaryError: a file is damaged.
     """
-    found = codes(table)
-    write_whole(table.with_name(CODES), json.dumps(found, indent=1) + "\n")
-    return len(found["kernels"])
+    today = codes(table)
+    write_whole(table.with_name(CODES), json.dumps(today, indent=1) + "\n")
+    return len(today["kernels"])
 
 
 def record(table: Path) -> list[RecordedBinary]:
@@ -248,7 +255,7 @@ def record(table: Path) -> list[RecordedBinary]:
     best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
-    names = {path for one in kept for path in (one.object_file, one.about)}
+    names = {path for binary in kept for path in (binary.object_file, binary.about)}
     for path in set(folder.glob("*")) - names:
         path.unlink()
     record_codes(table)

@@ -89,18 +89,21 @@ class TodaysCode:
 
     def standings(self, measured: Iterable[Measured]) -> dict[GemmProblem, str]:
         """Standing of each problem: the worst of its kernels'."""
-        found: dict[GemmProblem, set[str]] = {}
+        by_problem: dict[GemmProblem, set[str]] = {}
         for kernel in measured:
-            found.setdefault(kernel.problem, set()).add(self.standing(kernel))
-        return {problem: next(one for one in (EARLIER, UNKNOWN, CURRENT) if one in of) for problem, of in found.items()}
+            by_problem.setdefault(kernel.problem, set()).add(self.standing(kernel))
+        return {
+            problem: next(standing for standing in (EARLIER, UNKNOWN, CURRENT) if standing in of)
+            for problem, of in by_problem.items()
+        }
 
 
 def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
     """The kernels of rows of a study, each once; baselines are left out."""
     dsl = (study.provenance.get("versions") or {}).get(DSL) or ""
     ours = (row for row in rows if not row.point.is_baseline)
-    found = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
-    return list(dict.fromkeys(found))
+    kernels = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
+    return list(dict.fromkeys(kernels))
 
 
 def code_columns(configs: Mapping[str, GemmConfig], problem: GemmProblem) -> dict[str, Any]:
@@ -129,8 +132,8 @@ def mark(standings: Sequence[str], of: str = "") -> str:
     if len(count) == 1:
         return standings[0]
     named = CURRENT if count[CURRENT] else EARLIER
-    told = f"{named} for {count[named]:,} of {total:,}{of and f' {of}'}"
-    return f"{told}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else told
+    text = f"{named} for {count[named]:,} of {total:,}{of and f' {of}'}"
+    return f"{text}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else text
 
 
 def kernel_name(kernel: KernelId) -> str:
@@ -172,10 +175,10 @@ def write_todays_code(path: Path, kernels: Iterable[KernelId], say: Callable[[st
     by_name = {kernel_name(kernel): kernel for kernel in sorted(given, key=kernel_name)}
     if len(by_name) != len(given):
         raise ValueError(f"{len(given)} kernels must have as many names but have {len(by_name)}; see kernel_name")
-    known = before.kernels if before and before.current else {}
-    missing = [kernel for name, kernel in by_name.items() if name not in known]
+    codes = before.kernels if before and before.current else {}
+    missing = [kernel for name, kernel in by_name.items() if name not in codes]
     made = {kernel_name(kernel): report.code for kernel, report in compiled(missing, say=say).items()}
-    code = TodaysCode(kernel_digest(), versions(), {name: known.get(name) or made[name] for name in by_name})
+    code = TodaysCode(kernel_digest(), versions(), {name: codes.get(name) or made[name] for name in by_name})
     if code != before:
         write_whole(path, json.dumps(asdict(code), indent=1) + "\n")
     return code
@@ -205,11 +208,11 @@ def compiled(
             say(f"machine code of today: {done} of {total} kernels compiled")
 
     built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
-    found, known = dict[KernelId, CubinReport](), KernelStore(folder)
+    reports, kernel_store = dict[KernelId, CubinReport](), KernelStore(folder)
     for kernel in kernels:
-        report = known.report(kernel)
+        report = kernel_store.report(kernel)
         if report is None:
             reason = built.failed.get(str(kernel.config), "it is gone from the store")
             raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
-        found[kernel] = report
-    return found
+        reports[kernel] = report
+    return reports

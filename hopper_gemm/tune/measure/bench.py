@@ -130,7 +130,7 @@ class Bench:
 
     def prepare(self, point: Point) -> None:
         """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
-        self._at(point)
+        self._scene_of(point)
         if not point.is_baseline:
             self._kernel(point.config, point.problem)
 
@@ -167,15 +167,15 @@ class Bench:
             raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
         baseline_of(point)
         laps = Laps()
-        scene, self._following = self._at(point), following
+        scene, self._following = self._scene_of(point), following
         laps.end("matrices")
-        launch, seconds, found = None, 0.0, None
+        launch, seconds, checked = None, 0.0, None
         if not point.is_baseline:
             kernel = self._kernel(point.config, point.problem)
             laps.end("kernel")
-            found, seconds = checked_twice(kernel, scene.checked)
-            if not found.ok:
-                return Outcome("wrong_result", found.reason or "")
+            checked, seconds = checked_twice(kernel, scene.checked)
+            if not checked.ok:
+                return Outcome("wrong_result", checked.reason or "")
             launch = kernel_launch(kernel)
             laps.end("checks")
         try:
@@ -194,7 +194,7 @@ class Bench:
         if harm is not None:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
         laps.end("pairs")
-        if found is not None:
+        if checked is not None:
             after = check(first.ours, scene.workload.reference, point.problem.k)
             self._timer.idle()
             if not after.ok:
@@ -203,18 +203,18 @@ class Bench:
         if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
             return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
         figures = self._figures(point, rounds, samples, chosen)
-        if found is not None:
-            figures["rel_err"] = found.rel_err
+        if checked is not None:
+            figures["rel_err"] = checked.rel_err
         laps.end("checks")
-        again = tuple(one.recipe for one in chosen.finalists if one.recipe)
+        again = tuple(finalist.recipe for finalist in chosen.finalists if finalist.recipe)
         return Outcome("ok", "", figures, samples, chosen.candidate.recipe, again, laps.seconds)
 
     # -----------------------------------------------------------------------------------------
 
-    def _at(self, point: Point) -> Scene:
+    def _scene_of(self, point: Point) -> Scene:
         """The matrices of a point, and what was captured on them."""
-        asked = point.problem, point.data
-        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != asked:
+        key = point.problem, point.data
+        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != key:
             self._scene = None
             torch.cuda.empty_cache()
             workload = make_workload(point.problem, self.device.l2_bytes, self._seed, point.data)
@@ -242,12 +242,12 @@ class Bench:
                 return scene.arm(launch, seconds, point.context)
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
-            asked = baseline_of(point)
+            library = baseline_of(point)
             if finalists:
-                able = [asked.restore(scene.workload, recipe) for recipe in finalists]
-                chosen = choose_again(able, watch, asked.care)
+                able = [library.restore(scene.workload, recipe) for recipe in finalists]
+                chosen = choose_again(able, watch, library.care)
             else:
-                chosen = choose(asked.candidates(scene.workload), watch, asked.care)
+                chosen = choose(library.candidates(scene.workload), watch, library.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]
@@ -330,9 +330,9 @@ class Bench:
             us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
             sides = {"": [timed.ours for timed in rounds], "baseline_": [timed.baseline for timed in rounds]}
             for side, timings in sides.items():
-                known = [timing.watts for timing in timings if timing.watts is not None]
-                if len(known) == len(timings):
-                    mean = sum(known) / len(known)
+                watts = [timing.watts for timing in timings if timing.watts is not None]
+                if len(watts) == len(timings):
+                    mean = sum(watts) / len(watts)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
         return figures
 
@@ -354,10 +354,10 @@ def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, floa
     first = workload.sets[0]
     poison(first.ours)
     kernel(first.a, first.b, first.ours)
-    found = check(first.ours, workload.reference, workload.problem.k)
+    result = check(first.ours, workload.reference, workload.problem.k)
     again = torch.empty_like(first.ours)
     poison(again)
     seconds = seconds_per_launch(lambda operands: kernel(operands.a, operands.b, again), workload.sets[:1])
-    if found.ok and not same_bits(first.ours, again):
-        found = replace(found, reason="a second run gave other bits")
-    return found, seconds
+    if result.ok and not same_bits(first.ours, again):
+        result = replace(result, reason="a second run gave other bits")
+    return result, seconds

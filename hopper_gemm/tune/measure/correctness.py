@@ -98,6 +98,6 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
     return Correctness(rel_err, unwritten, wrong, reason)
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(out: torch.Tensor, again: torch.Tensor) -> bool:
     """Return True if two outputs of one type hold the same bits."""
-    return torch.equal(one.view(torch.int16), other.view(torch.int16))
+    return torch.equal(out.view(torch.int16), again.view(torch.int16))

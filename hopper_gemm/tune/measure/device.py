@@ -89,19 +89,19 @@ def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
             f"CUDA_VISIBLE_DEVICES must show whole GPUs, by index or UUID, but names a MIG slice, {words[0]}; "
             "set it to GPUs that nvidia-smi -L lists"
         )
-    found: list[int] = []
+    indices: list[int] = []
     for word in words:
         if words[0].startswith("GPU-"):
-            places = [place for place, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
+            matches = [index for index, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
         else:
             number = re.match(r"\+?[0-9]+", word)  # CUDA reads the digits that a word begins with
-            places = [int(number[0])] if number and int(number[0]) < len(uuids) else []
-        if len(places) != 1:
+            matches = [int(number[0])] if number and int(number[0]) < len(uuids) else []
+        if len(matches) != 1:
             break
-        if places[0] in found:
+        if matches[0] in indices:
             return []
-        found += places
-    return found
+        indices += matches
+    return indices
 
 
 def find_hopper(index: int = 0) -> GpuId:

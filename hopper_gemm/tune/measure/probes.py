@@ -48,7 +48,7 @@ def clock_probe(readings: cute.Tensor, blocks: Int32, stream: cuda.CUstream) -> 
 
 
 @cute.kernel
-def _rewrite(piece: cute.Tensor, cycles: Int32, one: Int32) -> None:
+def _rewrite(piece: cute.Tensor, cycles: Int32, factor: Int32) -> None:
     started = cute.arch.clock64()
     index = cute.arch.block_idx()[0] * SPACER_THREADS + cute.arch.thread_idx()[0]
     value = Int32(0)
@@ -58,11 +58,11 @@ def _rewrite(piece: cute.Tensor, cycles: Int32, one: Int32) -> None:
     while waited < cycles:
         waited = cute.arch.clock64() - started
     if index < cute.size(piece):
-        piece[index] = (value * one).to(piece.element_type)
+        piece[index] = (value * factor).to(piece.element_type)
 
 
 @cute.jit
-def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream: cuda.CUstream) -> None:
+def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, factor: Int32, stream: cuda.CUstream) -> None:
     """Read a piece of memory, wait, and write back what it holds.
 
     The wait makes a spacer last equally long whether or not the L2 holds its piece, so that the time of spacers alone
@@ -75,7 +75,7 @@ def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream:
         one: 1. The product with a number that the compiler does not know keeps the write in the code.
         stream: where to launch.
     """
-    _rewrite(piece, cycles, one).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
+    _rewrite(piece, cycles, factor).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
 
 
 # Compiled for this process: a third of a second each, once ---------------------------------------

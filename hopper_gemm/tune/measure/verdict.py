@@ -63,7 +63,11 @@ class Component:
         Args:
             looks: processes that measured the entry, board by board.
         """
-        return self.deviations * sqrt(sum(self.between**2 + self.within**2 / one for one in looks)) / len(looks)
+        return (
+            self.deviations
+            * sqrt(sum(self.between**2 + self.within**2 / processes for processes in looks))
+            / len(looks)
+        )
 
 
 COMPONENTS = (
@@ -158,8 +162,8 @@ def record_verdict(
         duration_us: of a launch of the baseline.
         components: by class of duration.
     """
-    wide = [published(one, duration_us, components=components) for one in (recorded, now)]
-    limit = RARE / Z * hypot(*(log(one.high / one.low) / 2 for one in wide))
+    wide = [published(ratio, duration_us, components=components) for ratio in (recorded, now)]
+    limit = RARE / Z * hypot(*(log(ratio.high / ratio.low) / 2 for ratio in wide))
     apart = log(now.median / recorded.median)
     if abs(apart) <= limit:
         return None

@@ -117,7 +117,7 @@ class Recording(Question):
         raise NotImplementedError
 
     @property
-    def _about(self) -> dict[str, Any]:
+    def _provenance(self) -> dict[str, Any]:
         """Provenance of the open folder."""
         assert self._folder.about is not None
         return self._folder.about
@@ -130,7 +130,7 @@ class Recording(Question):
             if self._folder.remark:
                 self.say(f"{self._folder.remark}; they are measured again")
             self._begin()
-        name = self._about["gpu"]["name"]
+        name = self._provenance["gpu"]["name"]
         if member.gpu["name"] != name:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
 
@@ -147,7 +147,7 @@ class Recording(Question):
 
     def _note_board(self, member: Member, **also: Any) -> None:
         """Note on whose board rows are measured, and what else is to be noted."""
-        self._folder.note(boards=list(dict.fromkeys([*self._about.get("boards", []), member.board])), **also)
+        self._folder.note(boards=list(dict.fromkeys([*self._provenance.get("boards", []), member.board])), **also)
 
     def _control(self, point: Point, member: Member, protocol: Protocol) -> Task | None:
         """The noise floor of a point's place on a board, once; a replay has what was recorded."""
@@ -179,7 +179,7 @@ class Recording(Question):
     @property
     def _origin(self) -> tuple[str, str, str]:
         """Study, source and GPU of a row."""
-        return self._study, self._source, self._about["gpu"]["name"]
+        return self._study, self._source, self._provenance["gpu"]["name"]
 
 
 def cublas_control(point: Point) -> Point:

@@ -12,7 +12,7 @@ from hopper_gemm.model.tuned import local_root, results_root, slug
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.executors.local import Executor, Local
-from hopper_gemm.tune.run.executors.replay import Replay, about_record
+from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance
 from hopper_gemm.tune.run.task import Job, Rig
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of
@@ -52,7 +52,7 @@ class Source:
     def about(self) -> dict[str, Any]:
         """Its keys of the provenance; of GPUs that are still to join, no name."""
         if self.recorded is not None:
-            return about_record(self.recorded)
+            return replay_provenance(self.recorded)
         return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}
 
     def folder(self, spec: SweepSpec) -> Path:
@@ -117,8 +117,8 @@ def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], clu
     """
     if cluster:
         return Source(cluster=cluster)
-    found, missing = find(gpus, backend)
-    return Source(found) if found else Source(recorded=read_study(record(missing)), missing=missing)
+    present, missing = find(gpus, backend)
+    return Source(present) if present else Source(recorded=read_study(record(missing)), missing=missing)
 
 
 def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
@@ -132,15 +132,15 @@ def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
     if backend == "replay":
         return (), ""
     try:
-        found = tuple(Rig().find(index) for index in gpus)
+        ids = tuple(Rig().find(index) for index in gpus)
     except NoHopperError as error:
         if backend == "cuda" or tuple(gpus) != (0,):  # who names GPUs wants them
             raise
         return (), str(error).split(";")[0]
-    kinds = sorted({gpu.name for gpu in found})
+    kinds = sorted({gpu.name for gpu in ids})
     if len(kinds) > 1:
         raise ValueError(f"--gpus must be of one kind but got {' and '.join(kinds)}; name those of one kind")
-    return found, ""
+    return ids, ""
 
 
 def recorded_study(name: str, missing: str) -> Path:
@@ -153,8 +153,8 @@ def recorded_study(name: str, missing: str) -> Path:
     Raises:
         NotRecordedError: there is none.
     """
-    found = recorded_folders(name)
-    if not found:
+    folders = recorded_folders(name)
+    if not folders:
         why = f"{missing}, and " if missing else ""
         raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")
-    return found[0]
+    return folders[0]

@@ -82,8 +82,8 @@ class Task:
         Its status is of the results schema; ``"twin"`` where the reason names the config that ran the same machine
         code; or empty where a record has no such row.
         """
-        about = point, status, reason, figures or {}, samples, self.stage, self.process
-        return Row(*about, board=board, finalists=finalists)
+        fields = point, status, reason, figures or {}, samples, self.stage, self.process
+        return Row(*fields, board=board, finalists=finalists)
 
     def without(self, row: Row) -> Task | None:
         """The task less the point of a row; None where the row is not of this task."""
@@ -120,7 +120,7 @@ def naming() -> Handler:
     """The handler of the child that names baselines' kernels: the profiler slows what its process launches later."""
     from hopper_gemm.tune.measure.baselines.naming import baseline_kernel
 
-    return lambda asked: baseline_kernel(*asked)
+    return lambda arguments: baseline_kernel(*arguments)
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,8 @@ def launch_key(point: Point) -> tuple[Any, ...]:
     kernel = point.config
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
-    about = (point.problem, point.regime, point.context, point.against, point.data)
-    return (*about, kernel.smem_bytes, kernel.threads, kernel.chunk_n, *host)
+    conditions = (point.problem, point.regime, point.context, point.against, point.data)
+    return (*conditions, kernel.smem_bytes, kernel.threads, kernel.chunk_n, *host)
 
 
 def ratio_of(figures: Mapping[str, Any]) -> Ratio:

@@ -30,25 +30,25 @@ def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: boo
         sleep: waits between looks, seconds.
         measuring: whether this process measures on it meanwhile, so that its utilisation tells nothing of others.
     """
-    told = ""
+    message = ""
     for look in range(LOOKS):
         if look:
             sleep(LOOK_SECONDS)
-        told = _seen(gpu, measuring)
-        if not told:
+        message = _seen(gpu, measuring)
+        if not message:
             break
-    return told
+    return message
 
 
 def _seen(gpu: GpuId, measuring: bool) -> str:
     """One look."""
-    _asked(pynvml.nvmlInit)
-    handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+    _nvml(pynvml.nvmlInit)
+    handle = _nvml(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if handle is None:
         return ""
-    listed = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    listed = _nvml(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
     others = [process for process in listed if not _ours(process.pid)]
-    rates, memory = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle), _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    rates, memory = _nvml(pynvml.nvmlDeviceGetUtilizationRates, handle), _nvml(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if not others and (measuring or listed or rates is None or rates.gpu < BUSY_PERCENT):
         return ""
     who = ", ".join(map(_described, others)) or "a process that NVML does not list"
@@ -59,7 +59,7 @@ def _seen(gpu: GpuId, measuring: bool) -> str:
 
 def _described(process: Any) -> str:
     """A process with its name and memory, as far as NVML knows them."""
-    name, memory = _asked(pynvml.nvmlSystemGetProcessName, process.pid), process.usedGpuMemory
+    name, memory = _nvml(pynvml.nvmlSystemGetProcessName, process.pid), process.usedGpuMemory
     known = [Path(name).name if name else "", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
     more = ", ".join(filter(None, known))
     return f"process {process.pid}{f' ({more})' if more else ''}"
@@ -75,7 +75,7 @@ def _ours(pid: int) -> bool:
     return pid == os.getpid()
 
 
-def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
+def _nvml(function: Callable[..., Any], *arguments: Any) -> Any:
     """The answer of NVML; None where it cannot, or may not."""
     try:
         return function(*arguments)

@@ -124,7 +124,7 @@ class Worker:
             for row in (
                 self._counted(task, task.method) if isinstance(task.method, LaunchCounter) else self._timed(task)
             ):
-                self._tell(row)
+                self._send(row)
             while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
                 self._spares.append(self._new_child())
                 self._spares[-1].start()
@@ -139,9 +139,9 @@ class Worker:
 
     # -----------------------------------------------------------------------------------------
 
-    def _wait(self, *asked: Child) -> None:
+    def _wait(self, *children: Child) -> None:
         """Wait a second at most for a task, a compiler or a child that was asked; take what has come."""
-        wait([self._line, *self._pool.waits, *(handle for child in asked for handle in child.waits)], 1.0)
+        wait([self._line, *self._pool.waits, *(handle for child in children for handle in child.waits)], 1.0)
         while self._line.poll(0):
             self._take(*self._line.recv())
         self._pool.pump()
@@ -163,21 +163,21 @@ class Worker:
             NoHopperError: another process holds it, or it cannot be used.
         """
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
-        since, told = time.strftime("%H:%M:%S", time.localtime()), False
+        since, announced = time.strftime("%H:%M:%S", time.localtime()), False
         until = time.monotonic() + GPU_SECONDS
         while not self._lock.take(f"process {os.getpid()} since {since}, {self._job.study}"):
             holder = self._lock.taken() or "another process"
             if time.monotonic() > until:
                 raise NoHopperError(f"{name} is held by {holder}; wait for it, or name another with --gpus")
-            if not told:
-                self._tell(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
-                told = True
+            if not announced:
+                self._send(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
+                announced = True
             self._wait()
         self._child = self._new_child()
         self._child.start()
         self._namer = self._process(self._job.rig.naming)
         self._namer.start()
-        self._tell(self._described())
+        self._send(self._described())
 
     def _described(self) -> Joined:
         """Ask the measuring child to describe the GPU and the baselines.
@@ -187,7 +187,7 @@ class Worker:
         """
         assert self._child is not None
         for _ in range(TRIES):
-            reply = self._ask(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
+            reply = self._request(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
             if reply.kind == "answer":
                 return Joined(*reply.value)
         raise NoHopperError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
@@ -202,7 +202,7 @@ class Worker:
             elif twin := task.twins.get(figures.get("code", "")):
                 yield task.row(point, self._gpu.uuid, "twin", twin, figures)
             else:
-                self._tell(Begun(task.row(point, self._gpu.uuid, "").key))
+                self._send(Begun(task.row(point, self._gpu.uuid, "").key))
                 began = time.monotonic()
                 outcome = self._measured(task, point, self._following(task, index))
                 measured = time.monotonic()
@@ -213,9 +213,9 @@ class Worker:
                     if built is not None:
                         reason = reason or serialised(point, built)
                 if self._job.verbose:
-                    self._tell(Said(spent(task, point, outcome, measured - began, time.monotonic() - measured)))
-                told = outcome.status, reason, figures, outcome.samples, outcome.finalists
-                yield task.row(point, self._gpu.uuid, *told)
+                    self._send(Said(spent(task, point, outcome, measured - began, time.monotonic() - measured)))
+                result = outcome.status, reason, figures, outcome.samples, outcome.finalists
+                yield task.row(point, self._gpu.uuid, *result)
 
     def _measured(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; one that takes its process along gets another try in a new one."""
@@ -224,7 +224,7 @@ class Worker:
             child = self._child_for(task)
             if attempt:  # a process that dies while it starts is not the point's fault
                 self._described()
-            reply = self._ask(child, request, seconds)
+            reply = self._request(child, request, seconds)
             if reply.kind == "answer":
                 return reply.value
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
@@ -267,7 +267,7 @@ class Worker:
         if key not in self._kernel_names:
             assert self._namer is not None
             seconds = RUN_SECONDS + (0.0 if point.against == "cublas" else BASELINE_SECONDS)
-            replies = (self._ask(self._namer, (point, recipe), seconds) for _ in range(TRIES))
+            replies = (self._request(self._namer, (point, recipe), seconds) for _ in range(TRIES))
             self._kernel_names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
         return self._kernel_names[key]
 
@@ -277,7 +277,7 @@ class Worker:
         assert self._child is not None
         board = self._gpu.uuid
         self._child.close()
-        self._tell(Begun(task.row(task.points[0], board, "").key))
+        self._send(Begun(task.row(task.points[0], board, "").key))
         able: dict[Point, dict[str, Any]] = {}
         for point, kernel in zip(task.points, kernels_of(task), strict=True):
             built = None if kernel is None else self._pool.result(kernel)
@@ -295,7 +295,7 @@ class Worker:
             status = "ok" if got.figures else "crash"
             yield task.row(point, board, status, got.reason or got.note, {**figures, **got.figures, **named})
 
-    def _ask(self, child: Child, request: Any, seconds: float) -> Reply:
+    def _request(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)
         while (reply := child.poll()) is None:
             self._wait(child)
@@ -309,7 +309,7 @@ class Worker:
         environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
         return Child(factory, *arguments, environment=environment, log=self._log, holds=self._lock.handle)
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         self._line.send(event)
 
 
@@ -333,9 +333,9 @@ def spent(task: Task, point: Point, outcome: Outcome, measuring: float, naming: 
         naming: seconds for the name of the baseline's kernel.
     """
     steps = {"process": measuring - sum(outcome.seconds.values()), **outcome.seconds, "name": naming}
-    told = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
+    parts = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
     row = f"{point.problem} {point.against} {task.stage}, process {task.process}"
-    return f"{row}: {measuring + naming:.2f} s: {told}"
+    return f"{row}: {measuring + naming:.2f} s: {parts}"
 
 
 def kernels_of(task: Task) -> list[KernelId | None]:

@@ -26,7 +26,7 @@ class Baselines(dict[str, Baseline]):
         return self[name]
 
 
-BASELINES = Baselines({one.name: one for one in (Cublas(), CublasLt(), Heuristics(), Triton(), Quack())})
+BASELINES = Baselines({baseline.name: baseline for baseline in (Cublas(), CublasLt(), Heuristics(), Triton(), Quack())})
 """Baselines by name, in the order of a table's columns."""
 
 

@@ -124,15 +124,15 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL
     ranked = everyone
     if len(everyone) > 1:
         glances = _timed(everyone, watch.glance, failed)
-        known = {one.recipe for one in everyone}
-        others = (other for one, _ in glances[: care.varied] for other in one.variants())
-        varied = list({other.recipe: other for other in others if other.recipe not in known}.values())
+        recipes = {candidate.recipe for candidate in everyone}
+        variants = (variant for candidate, _ in glances[: care.varied] for variant in candidate.variants())
+        varied = list({variant.recipe: variant for variant in variants if variant.recipe not in recipes}.values())
         everyone += varied
         glances = sorted(glances + _timed(varied, watch.glance, failed), key=lambda pair: pair[1])
-        near = [one for one, seconds in glances if one.seeded or seconds <= care.near * glances[0][1]]
-        once = [one for one, _ in _timed(near, watch.short, failed)]
-        some = [one for place, one in enumerate(once) if one.seeded or place < care.semifinalists]
-        ranked = [one for one, _ in _timed(some, watch.short, failed, care.short_rounds)]
+        near = [candidate for candidate, seconds in glances if candidate.seeded or seconds <= care.near * glances[0][1]]
+        once = [candidate for candidate, _ in _timed(near, watch.short, failed)]
+        some = [candidate for rank, candidate in enumerate(once) if candidate.seeded or rank < care.semifinalists]
+        ranked = [candidate for candidate, _ in _timed(some, watch.short, failed, care.short_rounds)]
     return _final(ranked, len(everyone), watch, failed, care)
 
 
@@ -148,7 +148,7 @@ def choose_again(finalists: Sequence[Candidate], watch: Stopwatch, care: Care = 
         BaselineError: as :func:`choose`.
     """
     failed: list[str] = []
-    able = [one for one, _ in _timed(finalists, watch.glance, failed)]
+    able = [candidate for candidate, _ in _timed(finalists, watch.glance, failed)]
     return _final(able, len(finalists), watch, failed, care)
 
 
@@ -157,24 +157,24 @@ def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[
     comparison times them."""
     errors: dict[int, float] = {}
     finalists: list[Candidate] = []
-    for one in ranked:
-        if len(finalists) >= care.finalists and not one.seeded:
+    for candidate in ranked:
+        if len(finalists) >= care.finalists and not candidate.seeded:
             continue
         try:
-            rel_err = watch.rel_err(one)
+            rel_err = watch.rel_err(candidate)
         except Exception as error:
-            failed.append(f"{one.label}: {error}")
+            failed.append(f"{candidate.label}: {error}")
             continue
         if rel_err <= REL_ERR_MAX:
-            finalists.append(one)
-            errors[id(one)] = rel_err
+            finalists.append(candidate)
+            errors[id(candidate)] = rel_err
         else:
-            failed.append(f"{one.label or 'its product'} is wrong, relative error {rel_err:.2e}")
+            failed.append(f"{candidate.label or 'its product'} is wrong, relative error {rel_err:.2e}")
     if not finalists:
         raise BaselineError(f"none of {of} candidates runs and is right: {failed[0]}")
     timed = [(finalists[0], 0.0)] if len(finalists) == 1 else _timed(finalists, watch.again, failed, care.rounds)
     best, least = timed[0]
-    kept = tuple(one for one, time in timed if one.seeded or time <= (1 + KEPT_WITHIN) * least)
+    kept = tuple(candidate for candidate, time in timed if candidate.seeded or time <= (1 + KEPT_WITHIN) * least)
     return Chosen(best, of, errors[id(best)], kept)
 
 

@@ -129,24 +129,24 @@ class CublasLt(Baseline):
     def _tiles(self, plan: Plan, offered: Set[int | None]) -> Iterator[Algo]:
         """Tiles of every algorithm id with nothing else chosen: of those that the heuristic offers with every depth and
         several clusters, of others with a few depths."""
-        found = self._find()
+        library = self._find()
         for algo in plan.ids():
-            tiles, stages = (found.capability(algo, name) or [0] for name in ("tile", "stages"))
+            tiles, stages = (library.capability(algo, name) or [0] for name in ("tile", "stages"))
             clusters: Sequence[int] = CLUSTERS[:4]
-            if found.algo_fields(algo).get("id") not in offered:
+            if library.algo_fields(algo).get("id") not in offered:
                 stages, clusters = stages[:: max(1, len(stages) // 4)], CLUSTERS[:1]
             choices = {"tile": tiles, "stages": stages, "cluster": clusters}
             yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
 
     def _variants(self, plan: Plan, algo: Algo) -> Iterator[Algo]:
         """An algorithm with other clusters, options and orders of tiles; and with k split."""
-        found = self._find()
+        library = self._find()
         options, swizzles, splits = (
-            max(found.capability(algo, name), default=0) for name in ("custom", "swizzle", "split_k")
+            max(library.capability(algo, name), default=0) for name in ("custom", "swizzle", "split_k")
         )
         choices = {"cluster": CLUSTERS, "custom": range(min(options, 15) + 1), "swizzle": range(min(swizzles, 1) + 1)}
         yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
-        if splits and any(schemes & REDUCED_IN_FP32 for schemes in found.capability(algo, "reduction")):
+        if splits and any(schemes & REDUCED_IN_FP32 for schemes in library.capability(algo, "reduction")):
             split = {"split_k": SPLITS, "reduction": (REDUCED_IN_FP32,)}
             yield from plan.legal(algo, split, WORKSPACE_BYTES[-1])
 
@@ -192,8 +192,8 @@ class Heuristics(CublasLt):
             listed = [result.algo for result in plan.heuristics(TORCH_WORKSPACE_BYTES, HEURISTICS)]
         except CublasLtError as error:
             raise BaselineError(f"cuBLASLt has no algorithm: {error}") from None
-        found = (self._candidate("BA", plan, algo, workspace) for algo in listed)
-        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *found]
+        algorithms = (self._candidate("BA", plan, algo, workspace) for algo in listed)
+        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *algorithms]
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:

@@ -226,10 +226,10 @@ class Plan:
         Raises:
             CublasLtError: the library lists no ids.
         """
-        numbers, found = (c_int * IDS)(), c_int()
-        self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(found))
+        numbers, count = (c_int * IDS)(), c_int()
+        self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(count))
         made = []
-        for number in numbers[: found.value]:
+        for number in numbers[: count.value]:
             algo = Algo()
             with contextlib.suppress(CublasLtError):
                 self._library.call("cublasLtMatmulAlgoInit", self._handle, *self._types, number, byref(algo))
@@ -252,8 +252,8 @@ class Plan:
                     attribute, kind = ALGO_FIELDS[name]
                     arguments = (byref(made), attribute, byref(kind(number)), ctypes.sizeof(kind))
                     self._library.call("cublasLtMatmulAlgoConfigSetAttribute", *arguments)
-                about = (self._handle, self._desc, a, b, d, d)
-                self._library.call("cublasLtMatmulAlgoCheck", *about, byref(made), byref(result))
+                product_arguments = (self._handle, self._desc, a, b, d, d)
+                self._library.call("cublasLtMatmulAlgoCheck", *product_arguments, byref(made), byref(result))
                 if result.state == 0 and result.workspace_bytes <= workspace_bytes:
                     yield made
 

@@ -41,8 +41,8 @@ class Triton(Baseline):
         """
         _refuse_wider(self.name, workload)
         torch._dynamo.reset()
-        known = set(torch._inductor.list_options())
-        options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in known}
+        supported = set(torch._inductor.list_options())
+        options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in supported}
         compiled = torch.compile(_product, dynamic=False, fullgraph=True, options=options)
         outputs: dict[int, torch.Tensor] = {}
 

@@ -119,23 +119,23 @@ class Comparison(Recording):
         self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regime]
         noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
         used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
-        about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
-        self._asked = fresh(spec.name, spec.question, "measured", protocols=used, **about)
+        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
+        self._new_provenance = fresh(spec.name, spec.question, "measured", protocols=used, **identity)
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._refuse_other_libraries()
-        self._home: dict[GemmProblem, str] = {}
-        self._given: set[RowKey] = set()
+        self._boards: dict[GemmProblem, str] = {}
+        self._assigned: set[RowKey] = set()
         self._finalists: dict[str, tuple[str, ...]] = {}
         """Recipes by place and baseline, of the first search of each."""
-        self._earlier: dict[str, tuple[tuple[str, ...], str]] = {}
+        self._earlier_finalists: dict[str, tuple[tuple[str, ...], str]] = {}
         """Recipes that an earlier comparison found, and where they come from, likewise."""
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
 
     def _pick(self, chip: Chip) -> None:
         """Choose the configs for a kind of GPU."""
-        spec, asked = self._spec, (self._spec.regime, self._spec.context, self._spec.config)
-        self._picks = {problem: choose(self._tables, problem, *asked, chip) for problem in spec.problems}
+        spec, conditions = self._spec, (self._spec.regime, self._spec.context, self._spec.config)
+        self._picks = {problem: choose(self._tables, problem, *conditions, chip) for problem in spec.problems}
         self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
 
     def begin_with(self, folder: Path) -> None:
@@ -148,26 +148,28 @@ class Comparison(Recording):
         Raises:
             ResultsError: the folder is none, or its finalists are of another GPU or another cuBLAS.
         """
-        about, named = read_provenance(folder), shown(folder)
-        known = about.get("finalists")
-        if not known:
+        provenance, named = read_provenance(folder), shown(folder)
+        finalists = provenance.get("finalists")
+        if not finalists:
             raise ResultsError(f"{named} names no finalists of a comparison with cublaslt; leave --finalists out")
-        then = {"GPU": about["gpu"]["name"], CUBLAS: about.get("versions", {}).get(CUBLAS)}
+        then = {"GPU": provenance["gpu"]["name"], CUBLAS: provenance.get("versions", {}).get(CUBLAS)}
         now = {"GPU": self._gpu, CUBLAS: versions()[CUBLAS]}
         for name in (name for name in now if then[name] != now[name]):
-            told = f"the finalists of {named} are of the {name} {then[name]}, here is {now[name]}"
-            raise ResultsError(f"{told}; leave --finalists out to search anew")
-        asked = [point for points in self._points.values() for point in points if point.against in SEARCHED]
-        for point in asked:
+            message = f"the finalists of {named} are of the {name} {then[name]}, here is {now[name]}"
+            raise ResultsError(f"{message}; leave --finalists out to search anew")
+        searches = [point for points in self._points.values() for point in points if point.against in SEARCHED]
+        for point in searches:
             ways = (_way_of(replace(point, context=context)) for context in (point.context, *CONTEXTS))
-            if way := next((way for way in ways if way in known), None):
-                self._earlier[_way_of(point)] = tuple(known[way]), f"{named}: {way}"
-        self.say(f"{len(self._earlier)} of {len(asked)} searches are left out for the finalists of {named}")
+            if way := next((way for way in ways if way in finalists), None):
+                self._earlier_finalists[_way_of(point)] = tuple(finalists[way]), f"{named}: {way}"
+        self.say(
+            f"{len(self._earlier_finalists)} of {len(searches)} searches are left out for the finalists of {named}"
+        )
 
     @property
     def open(self) -> int:
         """Rows that are still to be measured."""
-        return len(self._left())
+        return len(self._missing_keys())
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, for whose kind of GPU the configs are, and note what each brings."""
@@ -175,8 +177,8 @@ class Comparison(Recording):
             self._pick(self._chip_for(member))
         super().joined(member)
         self.missing |= member.missing
-        used = self._about["protocols"]
-        used += [protocol for protocol in self._asked["protocols"] if protocol not in used]
+        used = self._provenance["protocols"]
+        used += [protocol for protocol in self._new_provenance["protocols"] if protocol not in used]
         self._note_board(member, missing=self.missing, protocols=used)
 
     def room(self, workers: int) -> int:
@@ -188,22 +190,22 @@ class Comparison(Recording):
         one process at a time, since the next one takes up its finalists."""
         if self._limit == 0:
             return None
-        left = self._left()
-        at_work = {key.point.problem for key in left if key in self._given}
-        new = [key for key in left if key not in self._given and key.point.problem not in at_work]
+        missing = self._missing_keys()
+        at_work = {key.point.problem for key in missing if key in self._assigned}
+        new = [key for key in missing if key not in self._assigned and key.point.problem not in at_work]
         for (process, problem), group in groupby(new, lambda key: (key.process, key.point.problem)):
-            if self._home.setdefault(problem, member.board) != member.board:
+            if self._boards.setdefault(problem, member.board) != member.board:
                 continue
             keys = list(group)[: self._limit]
             if control := self._control(keys[0].point, member, self._protocol):
                 return control
             if self._limit is not None:
                 self._limit -= len(keys)
-            self._given.update(keys)
+            self._assigned.update(keys)
             child = f"process {process}" if self._processes > 1 else ""
             points, board = tuple(key.point for key in keys), member.board if child else ""
-            known = {point.against: self._among(_way_of(point)) for point in points}
-            return Task(points, self._duel, "compare", process, child, finalists=known, board=board)
+            finalists = {point.against: self._among(_way_of(point)) for point in points}
+            return Task(points, self._duel, "compare", process, child, finalists=finalists, board=board)
         return None
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
@@ -217,11 +219,11 @@ class Comparison(Recording):
             complete.append(self._complete(row, **more))
             self._learn(complete[-1])
         self._folder.append(complete)
-        found = {_way_of(row.point): row.finalists for row in complete if row.finalists and row.stage == "compare"}
-        if new := found.keys() - self._finalists.keys():
-            self._finalists = {**found, **self._finalists}
-            taken = {way: self._earlier[way][1] for way in sorted(new) if way in self._earlier}
-            origin = {"finalists_from": {**self._about.get("finalists_from", {}), **taken}} if taken else {}
+        finalists = {_way_of(row.point): row.finalists for row in complete if row.finalists and row.stage == "compare"}
+        if new := finalists.keys() - self._finalists.keys():
+            self._finalists = {**finalists, **self._finalists}
+            taken = {way: self._earlier_finalists[way][1] for way in sorted(new) if way in self._earlier_finalists}
+            origin = {"finalists_from": {**self._provenance.get("finalists_from", {}), **taken}} if taken else {}
             self._folder.note(finalists={way: list(among) for way, among in self._finalists.items()}, **origin)
         for row in complete:
             if row.stage == "compare":
@@ -230,12 +232,12 @@ class Comparison(Recording):
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good: another may have the problem."""
-        self._given -= {RowKey("compare", point, task.process) for point in task.points}
-        self._home.pop(task.points[0].problem, None)
+        self._assigned -= {RowKey("compare", point, task.process) for point in task.points}
+        self._boards.pop(task.points[0].problem, None)
 
     def left(self, worker: str) -> None:
         """The others may have its problems; what it measured stays."""
-        self._home = {}
+        self._boards = {}
 
     def close(self) -> None:
         """Note whether everything was measured, and let the folder go."""
@@ -252,27 +254,27 @@ class Comparison(Recording):
         if self._folder.about is not None:
             now, then = versions(), self._folder.about.get("versions", {})
             for name in (name for name in LIBRARIES if then.get(name) != now[name]):
-                told = f"{name} {then.get(name)}, now {now[name]}"
-                raise ResultsError(f"{self.out} was begun with {told}; name another folder with --out")
+                recorded = f"{name} {then.get(name)}, now {now[name]}"
+                raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._asked, "gpu": gpu}
+        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Take up what the folder holds; what a rule refuses gets its row now."""
-        self._finalists = {way: tuple(recipes) for way, recipes in self._about.get("finalists", {}).items()}
+        self._finalists = {way: tuple(recipes) for way, recipes in self._provenance.get("finalists", {}).items()}
         for row in self._folder.rows.values():
             self._learn(row)
         rows = []
         for key in self._keys():
-            found = reasons(key.point.config, key.point.problem)
-            if found and key not in self._folder.rows:
-                rows.append(self._refused(key.point, "; ".join(map(str, found)), "compare", key.process))
+            violations = reasons(key.point.config, key.point.problem)
+            if violations and key not in self._folder.rows:
+                rows.append(self._refused(key.point, "; ".join(map(str, violations)), "compare", key.process))
         self._folder.append(rows)
 
     def _among(self, way: str) -> tuple[str, ...]:
         """Recipes among which a baseline's way is chosen; none where it is searched."""
-        return self._finalists.get(way) or self._earlier.get(way, ((), ""))[0]
+        return self._finalists.get(way) or self._earlier_finalists.get(way, ((), ""))[0]
 
     def _keys(self) -> list[RowKey]:
         """Rows in the end, but for baselines that cannot be asked."""
@@ -284,7 +286,7 @@ class Comparison(Recording):
             if point.against not in self.missing
         ]
 
-    def _left(self) -> list[RowKey]:
+    def _missing_keys(self) -> list[RowKey]:
         """Those that are still to come."""
         return [key for key in self._keys() if key not in self._folder.rows]
 

@@ -49,12 +49,12 @@ class Finals:
         self._spec, self._folder, self._noises = spec, folder, noises
         self._protocol, self._boards = protocol, boards
         self._chosen: dict[str, list[Point]] = {}
-        self._home: dict[GemmProblem, str] = {}
+        self._boards_of: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
-        self._given: dict[str, tuple[str, int]] = {}
+        self._assigned: dict[str, tuple[str, int]] = {}
         """Place and process that a board was given last."""
         for row in folder.stage("final"):
-            self._home[row.point.problem] = row.board
+            self._boards_of[row.point.problem] = row.board
             self._settle(row)
 
     def add(self, legal: Sequence[Point]) -> None:
@@ -65,34 +65,34 @@ class Finals:
     @property
     def done(self) -> bool:
         """Return True if every final that was chosen has its rows."""
-        return not any(self._missing(place, process) for place in self._chosen for process in self._processes)
+        return not any(self._missing(case, process) for case in self._chosen for process in self._processes)
 
     def claim(self, board: str) -> Point | None:
         """A point of a place whose finals are for this board, or for any; None while the board is at a process, since
         what fails there is left out of those that follow."""
-        if board in self._given and self._missing(*self._given[board]):
+        if board in self._assigned and self._missing(*self._assigned[board]):
             return None
-        for place, points in self._chosen.items():
-            home = self._home.get(points[0].problem)
-            if (home in (None, board) or home not in self._boards) and self._next_process(place) is not None:
-                self._home[points[0].problem] = board
+        for case, points in self._chosen.items():
+            home = self._boards_of.get(points[0].problem)
+            if (home in (None, board) or home not in self._boards) and self._next_process(case) is not None:
+                self._boards_of[points[0].problem] = board
                 return points[0]
         return None
 
-    def next(self, place: str, board: str) -> Task:
+    def next(self, case: str, board: str) -> Task:
         """The next process's task of a place that was claimed for a board."""
-        process = self._next_process(place)
+        process = self._next_process(case)
         assert process is not None
-        self._given[board] = place, process
-        missing = self._missing(place, process)
+        self._assigned[board] = case, process
+        missing = self._missing(case, process)
         start = process * len(missing) // self._spec.final.processes
         points = (*missing[start:], *missing[:start])  # each process begins elsewhere, so that none always comes first
-        return Task(points, self._protocol(points[0]), "final", process, child=f"{place} {process}", board=board)
+        return Task(points, self._protocol(points[0]), "final", process, child=f"{case} {process}", board=board)
 
     def dropped(self, task: Task) -> None:
         """Its board is gone for good: what it lacks is measured on another."""
-        self._given.pop(task.board, None)
-        self._home.pop(task.points[0].problem, None)
+        self._assigned.pop(task.board, None)
+        self._boards_of.pop(task.points[0].problem, None)
 
     def take(self, row: Row) -> bool:
         """Note a final's row, or that the record has none; return True if its place is done."""
@@ -105,18 +105,18 @@ class Finals:
     def even(self) -> dict[str, list[str]]:
         """By place where no final is the best beyond the noise: the configs that share the first place."""
         found = {}
-        for place in self._chosen if self._spec.objective == ["speedup"] else ():
-            ran = self._ran(place)
-            first = even([ratio_of(row.figures) for row in ran], self._noises().get(place, 0.0))
+        for case in self._chosen if self._spec.objective == ["speedup"] else ():
+            ran = self._ran(case)
+            first = even([ratio_of(row.figures) for row in ran], self._noises().get(case, 0.0))
             if len(first) > 1:
-                found[place] = [str(ran[i].point.config) for i in first]
+                found[case] = [str(ran[i].point.config) for i in first]
         return found
 
-    def write(self, place: str) -> None:
+    def write(self, case: str) -> None:
         """Put the best of a place into the tuned table beside the study, if it ran on data like a user's. A config of
         the design study stays out: the table is what ``matmul`` runs, and that is the kernel without it."""
-        spec, (point, *_) = self._spec, self._chosen[place]
-        ran = [row for row in self._ran(place) if type(row.point.config) is Kernel]
+        spec, (point, *_) = self._spec, self._chosen[case]
+        ran = [row for row in self._ran(case) if type(row.point.config) is Kernel]
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: it serves all problems well, and each of them not as well as its own would
         best = max(ran, key=lambda row: row.figures["speedup"])
@@ -126,7 +126,7 @@ class Finals:
             problem=point.problem,
             regime=point.regime,
             config=best.point.config,
-            noise=self._noises().get(place, 0.0),
+            noise=self._noises().get(case, 0.0),
             code=str(best.figures.get("code", "")),
             study=spec.name,
             gpu=best.gpu,
@@ -135,12 +135,12 @@ class Finals:
             **figures,
         )
         rows = self._folder.stage("sweep")
-        beside = {row.point.config for row in rows if row.ok and place_of(row.point) == place}
+        beside = {row.point.config for row in rows if row.ok and place_of(row.point) == case}
         write_tuned(self._folder.path.parent / FILE, [entry], beside)
 
-    def _ran(self, place: str) -> list[Row]:
+    def _ran(self, case: str) -> list[Row]:
         """The finals of a place that ran in every process in which they were tried, each over all of these."""
-        rows = [row for row in self._folder.stage("final") if place_of(row.point) == place]
+        rows = [row for row in self._folder.stage("final") if place_of(row.point) == case]
         failed = {row.point for row in rows if not row.ok}
         return pooled(row for row in rows if row.point not in failed)
 
@@ -150,11 +150,11 @@ class Finals:
     def _processes(self) -> range:
         return range(self._spec.final.processes)
 
-    def _next_process(self, place: str) -> int | None:
-        return next((process for process in self._processes if self._missing(place, process)), None)
+    def _next_process(self, case: str) -> int | None:
+        return next((process for process in self._processes if self._missing(case, process)), None)
 
-    def _missing(self, place: str, process: int) -> list[Point]:
-        return [point for point in self._chosen[place] if (point, process) not in self._settled]
+    def _missing(self, case: str, process: int) -> list[Point]:
+        return [point for point in self._chosen[case] if (point, process) not in self._settled]
 
     def _settle(self, row: Row) -> None:
         """A row stands for its process; where it failed, or holds several processes, for all that follow."""
@@ -183,11 +183,11 @@ def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> lis
     by_config: dict[tuple[str, ...], dict[Kernel, list[Row]]] = {}
     for row in ran:
         point = row.point
-        about = by_config.setdefault((point.regime, point.context, point.data), {})
-        about.setdefault(point.config, []).append(row)
-    found = []
+        configs = by_config.setdefault((point.regime, point.context, point.data), {})
+        configs.setdefault(point.config, []).append(row)
+    finals = []
     for configs in by_config.values():
         whole = [of for of in configs.values() if len(of) == len(problems)]
         judged = [figures for of in whole if (figures := joint(of, spec.across)) is not None]
-        found += [row.point for i in objective.best(judged, spec.final.best) for row in whole[i]]
-    return found
+        finals += [row.point for i in objective.best(judged, spec.final.best) for row in whole[i]]
+    return finals

@@ -83,13 +83,13 @@ class MapSpec:
         What is drawn depends on seed and problem alone.
         """
         picks = choices(problem, self.picks, chip=chip)
-        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(picks, 1)}
-        first = next(iter(found), None)
+        origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
+        first = next(iter(origins), None)
         able = [behind_padding(kernel, problem) for kernel in menu() if is_legal(kernel, problem)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
         for kernel in rng.sample(able, min(self.drawn, len(able))):
-            found.setdefault(kernel, []).append("drawn")
-        points = {Point(problem, kernel): ", ".join(how) for kernel, how in found.items()}
+            origins.setdefault(kernel, []).append("drawn")
+        points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
         if first is not None:
             points[Point(problem, first, against=LIBRARY)] = "pick 1"
         return points
@@ -98,8 +98,8 @@ class MapSpec:
     def digest(self) -> str:
         """Tells this question from another: problems, seed, numbers, menu and protocol."""
         protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
-        asked = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
-        text = json.dumps([*asked, [asdict(problem) for problem in self.problems]])
+        settings = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
+        text = json.dumps([*settings, [asdict(problem) for problem in self.problems]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -139,19 +139,23 @@ class Map(Recording):
         self.spec, self.watch = spec, watch
         self._seconds, self._clock = seconds, clock
         noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
-        about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
-        self._asked = fresh(
-            spec.name, spec.question, "measured", protocols=[protocol_dict(one) for one in (BRIEF, PROTOCOL)], **about
+        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
+        self._new_provenance = fresh(
+            spec.name,
+            spec.question,
+            "measured",
+            protocols=[protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)],
+            **identity,
         )
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._chip = SXM
         self._open = deque(spec.order)
-        self._later: dict[str, Task] = {}
+        self._next_tasks: dict[str, Task] = {}
         """By worker, what follows the task that it was given last."""
         self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
         """Points that a problem lacked when it was begun."""
-        self._how: dict[Point, str] = {}
+        self._origins: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
         self.missing: dict[str, str] = {}
         """Baselines that cannot be asked here, with the reason."""
@@ -161,7 +165,9 @@ class Map(Recording):
         """Problems that lack rows, begun or not."""
         rows = self._folder.rows
         begun = (
-            problem for problem, asked in self._begun.items() if any(RowKey(STAGE, one) not in rows for one in asked)
+            problem
+            for problem, points in self._begun.items()
+            if any(RowKey(STAGE, point) not in rows for point in points)
         )
         return len({*self._open, *begun})
 
@@ -179,24 +185,24 @@ class Map(Recording):
 
     def next(self, member: Member) -> Task | None:
         """The pick's kernels of the next problem, or the drawn ones of the one that the worker was given last."""
-        if (later := self._later.pop(member.name, None)) is not None:
+        if (later := self._next_tasks.pop(member.name, None)) is not None:
             return self.renewed(later, member)
         while self._open and self._clock() < self._until:
             problem = self._open.popleft()
             method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
-            left = self._left(problem)
+            left = self._missing_points(problem)
             self._begun[problem] = sum(left, ())
             tasks = [Task(points, method, STAGE, board=member.board) for points in left if points]
             if tasks:
                 if tasks[1:]:
-                    self._later[member.name] = tasks[1]
+                    self._next_tasks[member.name] = tasks[1]
                 return self.renewed(tasks[0], member)
         return None
 
     def renewed(self, task: Task, member: Member) -> Task:
         """Drawn kernels are raced with the best that is known of their problem."""
         best = self._best.get(task.points[0].problem)
-        if best is None or best.board != member.board or self._how[task.points[-1]] != "drawn":
+        if best is None or best.board != member.board or self._origins[task.points[-1]] != "drawn":
             return task
         return replace(task, race=Race(LOOKS, ratio_of(best.figures), NOISE))
 
@@ -206,12 +212,12 @@ class Map(Recording):
 
     def left(self, worker: str) -> None:
         """Another may have the rest of its last problem."""
-        if (later := self._later.pop(worker, None)) is not None:
+        if (later := self._next_tasks.pop(worker, None)) is not None:
             self._open.append(later.points[0].problem)
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
         """Record rows with how their kernels were chosen."""
-        complete = [self._complete(row, how=self._how[row.point]) for _, row in rows]
+        complete = [self._complete(row, how=self._origins[row.point]) for _, row in rows]
         self._folder.append(complete)
         for row in complete:
             self._remember(row)
@@ -220,7 +226,7 @@ class Map(Recording):
     def close(self) -> None:
         """Note whether everything was measured, and let the folder go."""
         if self._opened and self._folder.rows:
-            done = not self._open and not any(any(self._left(problem)) for problem in self.spec.problems)
+            done = not self._open and not any(any(self._missing_points(problem)) for problem in self.spec.problems)
             if done:
                 self._folder.finish({}, {})
             else:
@@ -230,7 +236,7 @@ class Map(Recording):
     # -----------------------------------------------------------------------------------------
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._asked, "gpu": gpu}
+        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Take up what the folder holds; the time begins to run."""
@@ -239,10 +245,10 @@ class Map(Recording):
         if self._seconds is not None:
             self._until = self._clock() + self._seconds
 
-    def _left(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+    def _missing_points(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
         """Points of a problem without a row: those of picks, and those that were only drawn."""
         points = self.spec.points(problem, self._chip)
-        self._how |= points
+        self._origins |= points
         left = [
             point
             for point in points

@@ -124,7 +124,7 @@ class Sweep(Recording):
         self,
         spec: SweepSpec,
         out: Path,
-        about: Mapping[str, Any],
+        provenance: Mapping[str, Any],
         *,
         source: str = "measured",
         only: set[Point] | None = None,
@@ -134,12 +134,12 @@ class Sweep(Recording):
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials = dict(about), only, trials
-        self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
+        self._source_provenance, self._only, self._trials = dict(provenance), only, trials
+        self._folder.refuse_another(identity_of({**provenance, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
-            where = about["replayed_from"]
+            where = provenance["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
-        gpu = about["gpu"]["name"]
+        gpu = provenance["gpu"]["name"]
         self._earlier = self._warm_rows(gpu) if gpu else None
         """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
         self._objective = Objective(tuple(spec.objective))
@@ -193,8 +193,8 @@ class Sweep(Recording):
     @property
     def finished(self) -> bool:
         """Return True if an earlier run used up this budget and measured all its finals, and no row is gone since."""
-        about = self._folder.about or {}
-        return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
+        provenance = self._folder.about or {}
+        return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
     def protocol(self, point: Point, final: bool = False) -> Protocol:
         """The protocol by which a point is timed."""
@@ -239,10 +239,10 @@ class Sweep(Recording):
         if task.stage != "sweep":
             return task
         (point,) = task.points
-        place, race = place_of(point), ALONE
+        case, race = place_of(point), ALONE
         if self.spec.race is not None:
             looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
-            leader, noise = self._leaders.get(place), self._noise.get((place, member.board))
+            leader, noise = self._leaders.get(case), self._noise.get((case, member.board))
             race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
         twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
         return replace(task, race=race, twins=twins)
@@ -262,17 +262,17 @@ class Sweep(Recording):
             complete.append((member, row))
         self._folder.append([row for _, row in complete if row.status])
         for member, row in complete:
-            place = place_of(row.point)
+            case = place_of(row.point)
             if row.stage == "final":
                 done = self._finals.take(row)
                 if done and self._source == "measured":
-                    self._finals.write(place)
+                    self._finals.write(case)
             if not row.status or row.stage == "control":
                 continue
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-            best, goal = self._leaders.get(place), self.spec.objective[0]
+            best, goal = self._leaders.get(case), self.spec.objective[0]
             figure = None if best is None else float(best.figures[goal])
             self.watch(Progress(row, member.name, self._done, self._total, figure, goal))
 
@@ -290,15 +290,15 @@ class Sweep(Recording):
         self._opened = False
         try:
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
-            about: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
+            provenance: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
-                about["importance"] = importances(self.spec, self._folder.stage("sweep"))
+                provenance["importance"] = importances(self.spec, self._folder.stage("sweep"))
             if self._search.finished and not self._search.ended() and self._finals.done:
-                about["even"] = self._finals.even()
+                provenance["even"] = self._finals.even()
                 places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
-                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
+                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, provenance)
             else:
-                self._folder.note(**about)
+                self._folder.note(**provenance)
         finally:
             self._exit.close()
 
@@ -333,22 +333,26 @@ class Sweep(Recording):
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
-            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._told, "gpu": gpu},
+            **{
+                "protocols": [protocol_dict(protocol) for protocol in used.values()],
+                **self._source_provenance,
+                "gpu": gpu,
+            },
         )
 
     def _begin(self) -> None:
         """Take up what the folder holds."""
         folder, spec = self._folder, self.spec
-        self._before = dict(self._about)
+        self._before = dict(self._provenance)
         finished = self._before.get("finished", {})
-        told_anew = self._fresh(self._about["gpu"])  # the same question, perhaps in other words
+        told_anew = self._fresh(self._provenance["gpu"])  # the same question, perhaps in other words
         folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
-        told = {row.point for row in folder.stage("sweep")}
-        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
+        settled = {row.point for row in folder.stage("sweep")}
+        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in settled]
         folder.append([self._refused(point, why, "sweep") for point, why in illegal])
         recorded = self._recorded()
         there = Counter(place_of(point) for point in recorded)
-        owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
+        owed = {case: n - there[case] for case, n in finished.get("places", {}).items() if n > there[case]}
         more: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
         self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **more)
         protocol = partial(self.protocol, final=True)
@@ -388,25 +392,25 @@ class Sweep(Recording):
 
     def _remember(self, row: Row) -> None:
         """Compare later points with this row: it may be the best, and its machine code is known."""
-        place, figures = place_of(row.point), row.figures
+        case, figures = place_of(row.point), row.figures
         self._learn(row)
         if row.stage == "control" and row.ok:
-            self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
+            self._baselines.setdefault(case, str(figures.get("baseline_kernel", "")))
         if row.stage != "sweep" or row.point.is_baseline:
             return
         values = self._objective.values(figures) if row.ok else None
         if values is not None:
-            best = self._leaders.get(place)
+            best = self._leaders.get(case)
             old = None if best is None else self._objective.values(best.figures)
             if old is None or self._objective.losses(values) < self._objective.losses(old):
-                self._leaders[place] = row
+                self._leaders[case] = row
         code = figures.get("code")
         if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
             self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
 
     def _noises(self) -> dict[str, float]:
         """The noise floor of each place: that of its worst board."""
-        found: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
-        for (place, _), noise in self._noise.items():
-            found[place] = max(noise, found.get(place, 0.0))
-        return found
+        noises: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
+        for (case, _), noise in self._noise.items():
+            noises[case] = max(noise, noises.get(case, 0.0))
+        return noises

@@ -109,18 +109,18 @@ def question(
     Raises:
         SpecError, ResultsError: a mistake in what was asked; one line each.
     """
-    one, regime, context = problems[0], options.regime, options.context
-    what = f"{one} {one.dtype}" if not listed else f"each problem of {listed}"
+    problem, regime, context = problems[0], options.regime, options.context
+    what = f"{problem} {problem.dtype}" if not listed else f"each problem of {listed}"
     space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": SEEDS}
     space["problems"] = [_own(problem, options) for problem in problems]
     if recorded is not None:
-        asked = recorded.provenance["spec"]
-        if not asked.get("space") or asked.get("rungs"):
+        raw_spec = recorded.provenance["spec"]
+        if not raw_spec.get("space") or raw_spec.get("rungs"):
             raise ResultsError(f"{shown(recorded.path)} is no grid and cannot be searched; name another with --from")
-        space = {name: asked[name] for name in ("space", "grids", "keep", "lower_to_fit") if asked.get(name)}
-        space["problems"] = [sizes for sizes in asked["problems"] if SearchedProblem(**sizes).problem() == one]
+        space = {name: raw_spec[name] for name in ("space", "grids", "keep", "lower_to_fit") if raw_spec.get(name)}
+        space["problems"] = [sizes for sizes in raw_spec["problems"] if SearchedProblem(**sizes).problem() == problem]
     raw = {
-        "name": study_name(listed or str(one), one, options),
+        "name": study_name(listed or str(problem), problem, options),
         "question": f"Which config is the fastest for {what} in the {regime} regime, {context}?",
         "regimes": [regime],
         "contexts": [context],
@@ -164,9 +164,9 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
         if rows and not study.provenance["spec"].get("rungs"):
             counted.append((rows, folder))
     if not counted:
-        asked = f"{problem} {problem.dtype} {options.regime} {options.context}"
+        conditions = f"{problem} {problem.dtype} {options.regime} {options.context}"
         raise ResultsError(
-            f"there is no recorded study of {asked}; name one with --from, name another --context, or tune it on a "
+            f"there is no recorded study of {conditions}; name one with --from, name another --context, or tune it on a "
             "Hopper GPU"
         )
     return max(counted)[1]
@@ -232,9 +232,9 @@ def _known(
     best = [*(entry.config for entry in entries if entry.problem in same), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in ways else []
-    found = []
+    grids = []
     for config in dict.fromkeys([*map(without_pdl, best), *early]):
         fields = config.as_dict()
         walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
-        found.append({**{name: value for name, value in fields.items() if value != DEFAULTS[name]}, **walks})
-    return found
+        grids.append({**{name: value for name, value in fields.items() if value != DEFAULTS[name]}, **walks})
+    return grids
