@@ -10,7 +10,7 @@ from typing import Any
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance, recorded_points
+from hopper_gemm.tune.run.executors.replay import Replay, recorded_points, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Left, Task
 from hopper_gemm.tune.study.reader import read_study
