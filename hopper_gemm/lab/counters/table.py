@@ -1,4 +1,4 @@
-"""Columns beside a row's own figures: hardware counters, and what follows from its parameters."""
+"""Columns beside a row's own figures: hardware counters, and figures derived from its parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopper_gemm.tune.tables.pivot import config_of, markdown, problem_of
 
 COUNTERS = tuple(column.name for column in COUNTED)
 PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
-"""Figures of the profiler, which the baseline has too; the rest are counted by our kernel's own meter."""
+"""Figures of the profiler, which the baseline has too; our kernel's own meter counts the others."""
 
 DERIVED = {
     "stage_kib": "one stage of A and B, KiB",

@@ -29,17 +29,17 @@ def trace(
     say: Callable[[str], None] = lambda text: None,
     factory: Callable[[Path | None, int], Handler] = tracing,
 ) -> Path:
-    """Trace every rung of a ladder on each of its problems; the file that holds the moments.
+    """Trace every rung of a ladder on each of its problems; return the path of the table of moments.
 
     Args:
         target: a sweep's file with rungs, whose names stand in the table.
-        out: folder for the table; an earlier one in it is replaced.
-        gpu: where.
+        out: folder for the table; an earlier table in it is replaced.
+        gpu: GPU of the launches.
         say: takes a line for each kernel.
         factory: makes the handler of the process that traces.
 
     Raises:
-        SpecError, ResultsError: the target has no rungs, or not one could be traced.
+        SpecError, ResultsError: the target has no rungs, or no rung could be traced.
     """
     spec = read_spec(target)
     if not spec.rungs:

@@ -1,8 +1,7 @@
 """Time stamps of a traced kernel: the steps of each role of a CTA, by its SM's clock.
 
-The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the
-clock at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little
-longer.
+The traced kernel is another binary than the timed kernel: one thread of each role of the first CTA stores the clock at
+every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little longer.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ WRAP = 2**32
 """A clock has 32 bits."""
 
 LAUNCHES = 3
-"""The last of so many launches is kept: by then instructions and descriptors are where they are needed."""
+"""Launches of which the last is kept: by then instructions and descriptors are in the caches."""
 
 
 class Moment(NamedTuple):
-    """One step of one role.
+    """A step of a role.
 
     Args:
         role: of :data:`ROLES`.
@@ -55,10 +54,10 @@ class Moment(NamedTuple):
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:
-    """The moments of a traced launch, role by role, in the order of a role's steps.
+    """Return the moments of a traced launch, role by role, in the order of a role's steps.
 
     Args:
-        words: (roles, words) of 32 bits, which are read as unsigned; the clock may wrap once, and 0 was never written.
+        words: (roles, words) of 32 bits, read as unsigned; the clock may wrap once, and words never written are 0.
     """
     clocks = words.astype(np.int32).view(np.uint32).astype(np.int64)
     entries = [int(entry) for entry in clocks[:, 0] if entry]
@@ -76,7 +75,7 @@ def moments_of(words: np.ndarray) -> list[Moment]:
 
 
 def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
-    """Launch a traced kernel once; (roles, words) of int32."""
+    """Launch a traced kernel once; return (roles, words) of int32."""
     import torch
 
     shape = (1, len(ROLES), ROLE_WORDS + len(STAGE_MOMENTS) * STAGES)
@@ -86,11 +85,11 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 
 
 def tracing(store: Path | None, seed: int) -> Handler:
-    """The handler of a process that traces points: the moments of each, after its product is checked.
+    """Return the handler of a process that traces points: it checks a point's product and returns its moments.
 
     Args:
         store: folder of compiled kernels, or None for the default.
-        seed: of the matrices.
+        seed: seed of the matrices.
     """
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison

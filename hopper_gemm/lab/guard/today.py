@@ -39,9 +39,9 @@ class Measured:
     """A kernel that was measured.
 
     Args:
-        config, problem: as its row has them.
-        code: digest of its machine code; empty where the row has none.
-        dsl: version of the DSL that compiled it; empty where it was not noted.
+        config, problem: config and problem of its row.
+        code: digest of its machine code; empty if the row has none.
+        dsl: version of the DSL that compiled it; empty if unknown.
     """
 
     config: GemmConfig
@@ -51,8 +51,7 @@ class Measured:
 
     @property
     def kernel(self) -> KernelId | None:
-        """The binary that today's sources give; None where there is nothing to compare: its row has no digest, or
-        today's rules refuse it."""
+        """The binary of today's sources; None if its row has no digest, or today's rules refuse the config."""
         return KernelId.of(self.config, self.problem) if self.code and is_legal(self.config, self.problem) else None
 
 
@@ -76,7 +75,7 @@ class TodaysCode:
         return (self.sources, self.versions) == (kernel_digest(), versions())
 
     def standing(self, measured: Measured) -> str:
-        """One of :data:`CURRENT`, :data:`EARLIER` and :data:`UNKNOWN`."""
+        """Return :data:`CURRENT`, :data:`EARLIER` or :data:`UNKNOWN`."""
         if not measured.code:
             return UNKNOWN
         kernel = measured.kernel
@@ -88,18 +87,18 @@ class TodaysCode:
         return EARLIER if code is not None and measured.dsl == self.versions[DSL] else UNKNOWN
 
     def standings(self, measured: Iterable[Measured]) -> dict[GemmProblem, str]:
-        """Standing of each problem: the worst of its kernels'."""
+        """Return the standing of each problem: the worst of its kernels' standings."""
         by_problem: dict[GemmProblem, set[str]] = {}
         for kernel in measured:
             by_problem.setdefault(kernel.problem, set()).add(self.standing(kernel))
         return {
-            problem: next(standing for standing in (EARLIER, UNKNOWN, CURRENT) if standing in of)
-            for problem, of in by_problem.items()
+            problem: next(standing for standing in (EARLIER, UNKNOWN, CURRENT) if standing in present)
+            for problem, present in by_problem.items()
         }
 
 
 def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
-    """The kernels of rows of a study, each once; baselines are left out."""
+    """Return the kernels of rows of a study, each once, without baselines."""
     dsl = (study.provenance.get("versions") or {}).get(DSL) or ""
     ours = (row for row in rows if not row.point.is_baseline)
     kernels = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
@@ -107,20 +106,20 @@ def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
 
 
 def code_columns(configs: Mapping[str, GemmConfig], problem: GemmProblem) -> dict[str, Any]:
-    """Columns of a benchmark's row, by which later versions are compared with it: ``code``, digests
-    of machine code by arm, and ``dsl``. It compiles what the default store lacks."""
+    """Return the columns of a benchmark's row by which later versions are compared with it: ``code``, digests of
+    machine code by arm, and ``dsl``. It compiles kernels that the default store lacks."""
     kernels, store = {name: KernelId.of(config, problem) for name, config in configs.items()}, default_store()
     reports = {name: compile_into(KernelStore(store), kernel) for name, kernel in kernels.items()}
     return {"code": {name: report.code for name, report in reports.items()}, "dsl": versions()[DSL]}
 
 
 def mark(standings: Sequence[str], of: str = "") -> str:
-    """Whose machine code figures are of, in a few words; where nothing else is said, what is not this version's is an
+    """Summarise standings in a few words; figures that are neither this version's nor said to be not compared are an
     earlier version's.
 
     Args:
-        standings: of each problem, or of each kernel.
-        of: noun for what they stand for, where there is need of one.
+        standings: standing of each problem, or of each kernel.
+        of: noun for the counted things; empty for none.
 
     Example:
         >>> mark([CURRENT, CURRENT]), mark([CURRENT, EARLIER])
@@ -137,16 +136,16 @@ def mark(standings: Sequence[str], of: str = "") -> str:
 
 
 def kernel_name(kernel: KernelId) -> str:
-    """A kernel as the file names it: every parameter that shapes its machine code."""
+    """Return a kernel's name in the file: every parameter that shapes its machine code."""
     parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
     return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
 
 
 def read_todays_code(path: Path) -> TodaysCode:
-    """The content of the file.
+    """Return the content of the file.
 
     Raises:
-        ResultsError: there is no such file, or it is damaged.
+        ResultsError: the file is missing or damaged.
     """
     try:
         return TodaysCode(**read_json(path))
@@ -155,12 +154,12 @@ def read_todays_code(path: Path) -> TodaysCode:
 
 
 def write_todays_code(path: Path, kernels: Iterable[KernelId], say: Callable[[str], None]) -> TodaysCode:
-    """Write the file anew where it is not current or lacks kernels, which are compiled on all cores into the default
-    store; kernels that nothing names any more are dropped.
+    """Rewrite the file if it is not current or lacks kernels, which are compiled on all cores into the default store;
+    drop kernels that are not in ``kernels``.
 
     Args:
-        path: of the file.
-        kernels: that pages compare with today's.
+        path: path of the file.
+        kernels: kernels that pages compare with today's.
         say: called with a line of progress every few kernels.
 
     Raises:
@@ -191,15 +190,15 @@ EVERY = 10
 def compiled(
     kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
 ) -> dict[KernelId, CubinReport]:
-    """Reports of kernels, which are compiled on all cores where a store lacks them, a second each.
+    """Return the reports of kernels; those that a store lacks are compiled on all cores, a second each.
 
     Args:
-        kernels: each once.
+        kernels: kernels, each once.
         store: folder of compiled kernels, by default in the user's cache folder.
         say: called with a line of progress every few kernels.
 
     Raises:
-        ChildProcessError: one does not compile; the message says why.
+        ChildProcessError: a kernel does not compile; the message says why.
     """
     folder = store or default_store()
 

@@ -1,4 +1,4 @@
-"""Small kernels that a measurement launches beside the one it times: the clock probe and the spacer.
+"""Small kernels that a measurement launches beside the timed kernel: the clock probe and the spacer.
 
 **Clock probe.** NVML reports the SM clock up to a tenth too high under a power cap and cannot resolve a burst of
 milliseconds. Two launches of the probe around a piece of work give the true mean clock in between: every SM notes its
@@ -72,7 +72,7 @@ def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, factor: Int32, stre
         piece: int16 (elements,); at most ``blocks * SPACER_THREADS`` of them are written.
         blocks: CTAs, one for each SM.
         cycles: SM cycles that each CTA lasts at least.
-        one: 1. The product with a number that the compiler does not know keeps the write in the code.
+        factor: 1. The product with a number that the compiler does not know keeps the write in the code.
         stream: where to launch.
     """
     _rewrite(piece, cycles, factor).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)

@@ -1,4 +1,4 @@
-"""Decisions between configs that were measured alike: who is out of the race, who has won it. Pure functions."""
+"""Decisions between configs that were measured alike: which to drop, which may be the best. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Look(NamedTuple):
     """A point of a measurement at which a config may be dropped.
 
     Args:
-        pairs: taken by then, from the first.
+        pairs: number of pairs until then.
         margin: fraction by which a config must be behind the leader, beside the noise, to be dropped.
     """
 
@@ -21,11 +21,11 @@ class Look(NamedTuple):
 
 
 class Race(NamedTuple):
-    """Rule of dropping configs: the looks, and the config that is compared with.
+    """Rule of dropping configs: the looks, and the leader that a config is compared with.
 
     Args:
-        looks: when to drop it, in this order, where it is hopeless beside the leader.
-        leader: the best so far, with all its pairs; without one nothing is dropped.
+        looks: looks in order, at which a hopeless config is dropped.
+        leader: the best so far, with all its pairs; without a leader nothing is dropped.
         noise: the noise floor of the run, as a fraction.
     """
 
@@ -51,8 +51,8 @@ def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
 
 
 def even(finals: Sequence[Ratio], noise: float) -> list[int]:
-    """Indices of the finals that may be the best, the greatest median first: those whose intervals reach the leader's
-    within the noise floor. One is a unique best; of several none is.
+    """Return indices of the finals that may be the best, the greatest median first: those whose intervals reach the
+    leader's within the noise floor. A single index means a unique best.
 
     Args:
         finals: measured alike, in fresh processes.

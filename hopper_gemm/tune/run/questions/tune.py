@@ -78,7 +78,7 @@ class Options:
         trials: configs of a problem to measure.
         sampler: one of :data:`hopper_gemm.tune.search.catalogue.SAMPLERS`.
         warm_start: results folders whose rows the sampler learns from.
-        known: begin with configs of the recorded tables for the problem and for its nearest neighbours.
+        tuned_first: begin with configs of the recorded tables for the problem and for its nearest neighbours.
         pdl: search programmatic dependent launch as well; None: in the chained context, for launches shorter than
             :data:`SHORT`. A kernel between other kernels hardly gains by it.
         finals: configs that are measured again in fresh processes.
@@ -90,7 +90,7 @@ class Options:
     trials: int | None = None
     sampler: str = "gp"
     warm_start: tuple[Path, ...] = ()
-    known: bool = True
+    tuned_first: bool = True
     pdl: bool | None = None
     finals: int | None = None
 
@@ -165,8 +165,8 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
     if not counted:
         conditions = f"{problem} {problem.dtype} {options.regime} {options.context}"
         raise ResultsError(
-            f"there is no recorded study of {conditions}; name one with --from, name another --context, or tune it on a "
-            "Hopper GPU"
+            f"there is no recorded study of {conditions}; name one with --from, name another --context, or tune it on "
+            "a Hopper GPU"
         )
     return max(counted)[1]
 
@@ -187,7 +187,7 @@ def _problem_section(problem: GemmProblem, options: Options) -> dict[str, Any]:
     return {
         **problem.as_dict(),
         "space": space,
-        "known": _tuned_grids(problem, options, space, recorded_entries()) if options.known else [],
+        "known": _tuned_grids(problem, options, space, recorded_entries()) if options.tuned_first else [],
         **({"keep": KEEP + KEEP // 2} if space.keys() & {"pdl", "pace", "scheduler"} else {}),
     }
 
