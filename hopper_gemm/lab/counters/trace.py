@@ -85,12 +85,7 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 
 
 def tracing(store: Path | None, seed: int) -> Handler:
-    """Return the handler of a process that traces points: it checks a point's product and returns its moments.
-
-    Args:
-        store: folder of compiled kernels, or None for the default.
-        seed: seed of the matrices.
-    """
+    """Return the handler of a process that traces points: it checks a point's product and returns its moments."""
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison
     from hopper_gemm.tune.measure.device import describe_current

@@ -125,13 +125,7 @@ def measure_waits(
 
 
 class WaitMeter:
-    """A process that measures waits, without a profiler. If it dies, the next point starts a new process.
-
-    Args:
-        gpu: GPU of the launches.
-        store: folder of compiled kernels, or None for the default.
-        seed: seed of the matrices.
-    """
+    """A process that measures waits, without a profiler. If it dies, the next point starts a new process."""
 
     def __init__(self, gpu: GpuId, store: Path | None = None, seed: int = 0) -> None:
         self._child = Child(_metering, store, seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})

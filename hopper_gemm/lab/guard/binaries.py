@@ -1,7 +1,7 @@
 """Recorded binaries: the machine code behind recorded figures, kept beside results to be timed beside today's kernel.
 
-A folder of them holds object files, each named after its SHA-256, and for each problem a JSON file with problem, config,
-the object's SHA-256 and the compiler's report.
+A folder holds object files, each named after its SHA-256, and a JSON file for each problem with config, SHA-256 of the
+object and the compiler's report.
 """
 
 from __future__ import annotations

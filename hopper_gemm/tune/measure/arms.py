@@ -74,13 +74,7 @@ which side is faster."""
 
 @dataclass
 class Graph:
-    """A captured graph.
-
-    Args:
-        start: replays it.
-        launches: number of launches of the arm in it.
-        started: True if the graph was replayed before.
-    """
+    """A captured graph of a number of launches; ``started`` once it was replayed."""
 
     start: Callable[[], None]
     launches: int

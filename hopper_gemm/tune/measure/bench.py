@@ -71,15 +71,9 @@ class Laps:
 
 @dataclass
 class Scene:
-    """The state of a problem that is kept from point to point.
-
-    Args:
-        workload: matrices on which launches are timed.
-        checked: matrices on which products are checked; the same workload if the data is normal.
-        spacer: launched between two launches in the isolated context.
-        alone: arm of the spacer alone.
-        baselines: chosen candidate and arm by baseline, context and regime.
-    """
+    """The state of a problem that is kept from point to point. Launches are timed on ``workload``, products are checked
+    on ``checked``, which has normal data; ``alone`` is the arm of the spacer, and ``baselines`` are chosen by baseline,
+    context and regime."""
 
     workload: Workload
     checked: Workload

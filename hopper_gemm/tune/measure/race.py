@@ -9,12 +9,7 @@ from hopper_gemm.tune.statistics import Ratio
 
 
 class Look(NamedTuple):
-    """A point of a measurement at which a config may be dropped.
-
-    Args:
-        pairs: number of pairs until then.
-        margin: fraction by which a config must be behind the leader, beside the noise, to be dropped.
-    """
+    """A number of pairs after which a config is dropped if it is behind the leader by a margin beside the noise."""
 
     pairs: int
     margin: float = 0.0
@@ -40,24 +35,13 @@ ALONE = Race()
 
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
     """Return True if more pairs of a candidate are wasted: its whole interval lies below the best's by more than the
-    noise floor.
-
-    Args:
-        candidate: after a first look.
-        best: the best so far, with all its pairs.
-        noise: the noise floor of the run, as a fraction, with the look's margin.
-    """
+    noise floor, to which the look's margin is added."""
     return candidate.high < best.low - noise
 
 
 def even(finals: Sequence[Ratio], noise: float) -> list[int]:
     """Return indices of the finals that may be the best, the greatest median first: those whose intervals reach the
-    leader's within the noise floor. A single index means a unique best.
-
-    Args:
-        finals: measured alike, in fresh processes.
-        noise: the noise floor of the run, as a fraction.
-    """
+    leader's within the noise floor. A single index means a unique best."""
     if not finals:
         return []
     order = sorted(range(len(finals)), key=lambda i: -finals[i].median)

@@ -43,11 +43,7 @@ class Timing:
 
 
 class SmClock:
-    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
-
-    Args:
-        sms: SMs of the GPU.
-    """
+    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter."""
 
     def __init__(self, sms: int) -> None:
         self._sms = sms
@@ -92,11 +88,7 @@ def rest_of(seconds: float, idle_since: float | None, now: float) -> float:
 
 
 class Timer:
-    """Times arms on the current GPU, and keeps the time since when the GPU is idle.
-
-    Args:
-        device: the GPU.
-    """
+    """Times arms on the current GPU, and keeps the time since when the GPU is idle."""
 
     def __init__(self, device: DeviceInfo) -> None:
         self._uuid = device.uuid

@@ -72,13 +72,7 @@ class Source:
         raise AssertionError
 
     def opening(self, verb: str, what: str, folder: Path) -> str:
-        """Return the line that says what will be measured, where, and into which folder.
-
-        Args:
-            verb: such as ``Measuring``.
-            what: noun phrase for the points.
-            folder: results folder.
-        """
+        """Return the line that says what will be measured, where, and into which folder: ``Measuring ...``."""
         if self.recorded is not None:
             return (
                 f"Replaying {what} from recorded measurements of an {self.recorded.provenance['gpu']['name']} "
@@ -144,11 +138,7 @@ def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
 
 
 def recorded_study(name: str, missing: str) -> Path:
-    """Return the folder of a recorded study.
-
-    Args:
-        name: name of the study.
-        missing: why there is no GPU, if the backend looked for GPUs.
+    """Return the folder of a recorded study; ``missing`` says why there is no GPU, for the error's message.
 
     Raises:
         NotRecordedError: no recorded study has this name.

@@ -165,12 +165,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Joined:
-    """A worker is ready.
-
-    Args:
-        gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
-        missing: baselines that cannot run on the worker's host, with the reason.
-    """
+    """A worker is ready; its fields are those of :class:`hopper_gemm.tune.run.question.Member`."""
 
     gpu: dict[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -185,23 +180,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Begun:
-    """A point is being measured.
-
-    Args:
-        key: key of its row.
-    """
+    """The point of a row is being measured."""
 
     key: RowKey
 
 
 @dataclass(frozen=True)
 class Left:
-    """A worker is gone.
-
-    Args:
-        reason: one line.
-        for_good: True if the worker will not come back, because its GPU cannot be used.
-    """
+    """A worker is gone; ``for_good`` if its GPU cannot be used."""
 
     reason: str
     for_good: bool = False

@@ -31,12 +31,10 @@ def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: boo
         sleep: waits between looks, seconds.
         measuring: True if this process measures on the GPU meanwhile, so that its utilisation says nothing of others.
     """
-    message = ""
     for look in range(LOOKS):
         if look:
             sleep(LOOK_SECONDS)
-        message = _look(gpu, measuring)
-        if not message:
+        if not (message := _look(gpu, measuring)):
             break
     return message
 

@@ -82,15 +82,7 @@ def private_folder(name: str) -> Path:
 
 
 class Worker:
-    """Compiles and measures the points of tasks on one GPU.
-
-    Args:
-        job: settings of the run.
-        gpu: the GPU; no CUDA context exists on it yet.
-        cores: number of CPU cores that it may use.
-        line: connection to the coordinator.
-        log: file for the output of its processes.
-    """
+    """Compiles and measures the points of tasks on a GPU, on which no CUDA context exists yet."""
 
     def __init__(self, job: Job, gpu: GpuId, cores: int, line: Connection, log: Path) -> None:
         self._job, self._gpu, self._line, self._log = job, gpu, line, log
@@ -314,28 +306,16 @@ class Worker:
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
     """Return the request to the measuring child for a point, and the seconds that it may take."""
     assert not isinstance(task.method, LaunchCounter)
-    arguments = {
-        "point": point,
-        "protocol": task.method,
-        "process": task.process,
-        "race": task.race,
-        "following": following,
-        "finalists": task.finalists.get(point.against, ()),
-    }
+    arguments = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
+    arguments |= {"following": following, "finalists": task.finalists.get(point.against, ())}
     seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
     seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
     return ("measure", arguments), seconds
 
 
 def time_report(task: Task, point: Point, outcome: Outcome, measuring: float, naming: float) -> str:
-    """Return a line on where the seconds of a row went.
-
-    Args:
-        task, point: task and point of the row.
-        outcome: has the seconds of its steps; the rest of ``measuring`` is the start of the process and its context.
-        measuring: seconds until the measuring child replied.
-        naming: seconds for the name of the baseline's kernel.
-    """
+    """Return a line on where the seconds of a row went. The outcome has the seconds of its steps; the rest of
+    ``measuring`` is the start of the process."""
     steps = {"process": measuring - sum(outcome.seconds.values()), **outcome.seconds, "name": naming}
     parts = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
     row = f"{point.problem} {point.against} {task.stage}, process {task.process}"

@@ -193,11 +193,7 @@ def _key_file(name: str, text: str) -> FileLock:
 
 
 class _Watch(SchedulerPlugin):
-    """Watches the cluster's workers join and leave, and queues their events.
-
-    Args:
-        open_gpu: called with name, address and no tasks of a new Dask worker, to open its GPU.
-    """
+    """Watches the cluster's workers join and leave, opens the GPU of each new worker, and queues their events."""
 
     name = TOPIC
 

@@ -40,12 +40,7 @@ class Executor(Protocol):
 
 
 class Local:
-    """Workers of this host.
-
-    Args:
-        job: settings of the run.
-        gpus: indices among the visible GPUs; each gets a worker and its share of the cores.
-    """
+    """Workers of this host, one for each of the GPUs, with its share of the cores."""
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:
         cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))

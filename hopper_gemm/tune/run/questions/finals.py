@@ -105,13 +105,13 @@ class Finals:
     def even(self) -> dict[str, list[str]]:
         """Return the configs that share the first place, by case; without cases in which the best final leads by more
         than the noise."""
-        found = {}
+        shared = {}
         for case in self._chosen if self._spec.objective == ["speedup"] else ():
             ran = self._ran(case)
             leaders = even([ratio_of(row.figures) for row in ran], self._noises().get(case, 0.0))
             if len(leaders) > 1:
-                found[case] = [str(ran[i].point.config) for i in leaders]
-        return found
+                shared[case] = [str(ran[i].point.config) for i in leaders]
+        return shared
 
     def write(self, case: str) -> None:
         """Write the best of a case to the tuned table beside the study, if it ran on normal data. Configs of the ladder

@@ -43,17 +43,9 @@ AHEAD = 32
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The work of a sweep, counted before anything is measured.
-
-    Args:
-        points: number of points, illegal ones included.
-        legal: points that can run.
-        open: legal points to be measured.
-        recorded: legal points that already have a row.
-        minutes: GPU time of the open points by their protocols; kernels compile meanwhile.
-        refused: points that a rule refuses, by rule.
-        skipped: illegal points that get no row.
-    """
+    """The work of a sweep, counted before anything is measured: numbers of all points, of legal, open (to be measured)
+    and recorded (with a row) ones, of illegal ones by the rule that refuses them, and of illegal ones without a row.
+    ``minutes`` is the GPU time of the open points by their protocols; kernels compile meanwhile."""
 
     points: int
     legal: int
@@ -81,15 +73,8 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a sweep after a row, for a watcher.
-
-    Args:
-        row: row that was just recorded.
-        worker: worker that measured it.
-        done, total: points with a row, and all points.
-        best: best figure so far of this case.
-        goal: name of that figure.
-    """
+    """The state of a sweep after a row, for a watcher: ``done`` of ``total`` points have a row; ``best`` is the best
+    figure ``goal`` of the row's case."""
 
     row: Row
     worker: str
