@@ -37,9 +37,9 @@ class Measured:
     """A kernel that was measured.
 
     Args:
-        config, problem: as its row has them.
-        code: digest of its machine code; empty where the row has none.
-        dsl: version of the DSL that compiled it; empty where it was not noted.
+        config, problem: config and problem of its row.
+        code: digest of its machine code; empty if the row has none.
+        dsl: version of the DSL that compiled it; empty if unknown.
     """
 
     config: GemmConfig
@@ -49,8 +49,7 @@ class Measured:
 
     @property
     def kernel(self) -> KernelId | None:
-        """The binary that today's sources give; None where there is nothing to compare: its row has no digest, or
-        today's rules refuse it."""
+        """The binary of today's sources; None if its row has no digest, or today's rules refuse the config."""
         return KernelId.of(self.config, self.problem) if self.code and is_legal(self.config, self.problem) else None
 
 
@@ -74,7 +73,7 @@ class TodaysCode:
         return (self.sources, self.versions) == (kernel_digest(), versions())
 
     def standing(self, measured: Measured) -> str:
-        """One of :data:`CURRENT`, :data:`EARLIER` and :data:`UNKNOWN`."""
+        """Return :data:`CURRENT`, :data:`EARLIER` or :data:`UNKNOWN`."""
         if not measured.code:
             return UNKNOWN
         kernel = measured.kernel
@@ -86,36 +85,39 @@ class TodaysCode:
         return EARLIER if code is not None and measured.dsl == self.versions[DSL] else UNKNOWN
 
     def standings(self, measured: Iterable[Measured]) -> dict[GemmProblem, str]:
-        """Standing of each problem: the worst of its kernels'."""
-        found: dict[GemmProblem, set[str]] = {}
+        """Return the standing of each problem: the worst of its kernels' standings."""
+        by_problem: dict[GemmProblem, set[str]] = {}
         for kernel in measured:
-            found.setdefault(kernel.problem, set()).add(self.standing(kernel))
-        return {problem: next(one for one in (EARLIER, UNKNOWN, CURRENT) if one in of) for problem, of in found.items()}
+            by_problem.setdefault(kernel.problem, set()).add(self.standing(kernel))
+        return {
+            problem: next(standing for standing in (EARLIER, UNKNOWN, CURRENT) if standing in present)
+            for problem, present in by_problem.items()
+        }
 
 
 def measured_of(study: Study, rows: Iterable[Row]) -> list[Measured]:
-    """The kernels of rows of a study, each once; baselines are left out."""
+    """Return the kernels of rows of a study, each once, without baselines."""
     dsl = (study.provenance.get("versions") or {}).get(DSL) or ""
     ours = (row for row in rows if not row.point.is_baseline)
-    found = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
-    return list(dict.fromkeys(found))
+    kernels = (Measured(row.point.config, row.point.problem, row.figures.get("code", ""), dsl) for row in ours)
+    return list(dict.fromkeys(kernels))
 
 
 def code_columns(configs: Mapping[str, GemmConfig], problem: GemmProblem) -> dict[str, Any]:
-    """Columns of a benchmark's row, by which later versions are compared with it: ``code``, digests
-    of machine code by arm, and ``dsl``. It compiles what the default store lacks."""
+    """Return the columns of a benchmark's row by which later versions are compared with it: ``code``, digests of
+    machine code by arm, and ``dsl``. It compiles kernels that the default store lacks."""
     kernels, store = {name: KernelId.of(config, problem) for name, config in configs.items()}, default_store()
     reports = {name: compile_into(KernelStore(store), kernel) for name, kernel in kernels.items()}
     return {"code": {name: report.code for name, report in reports.items()}, "dsl": versions()[DSL]}
 
 
 def mark(standings: Sequence[str], of: str = "") -> str:
-    """Whose machine code figures are of, in a few words; where nothing else is said, what is not this version's is an
+    """Summarise standings in a few words; figures that are neither this version's nor said to be not compared are an
     earlier version's.
 
     Args:
-        standings: of each problem, or of each kernel.
-        of: noun for what they stand for, where there is need of one.
+        standings: standing of each problem, or of each kernel.
+        of: noun for the counted things; empty for none.
 
     Example:
         >>> mark([CURRENT, CURRENT]), mark([CURRENT, EARLIER])
@@ -127,15 +129,15 @@ def mark(standings: Sequence[str], of: str = "") -> str:
     if len(count) == 1:
         return standings[0]
     named = CURRENT if count[CURRENT] else EARLIER
-    told = f"{named} for {count[named]:,} of {total:,}{of and f' {of}'}"
-    return f"{told}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else told
+    text = f"{named} for {count[named]:,} of {total:,}{of and f' {of}'}"
+    return f"{text}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else text
 
 
 def read_todays_code(path: Path) -> TodaysCode:
-    """The content of the file.
+    """Return the content of the file.
 
     Raises:
-        ResultsError: there is no such file, or it is damaged.
+        ResultsError: the file is missing or damaged.
     """
     try:
         return TodaysCode(**read_json(path))
@@ -144,12 +146,12 @@ def read_todays_code(path: Path) -> TodaysCode:
 
 
 def write_todays_code(path: Path, kernels: Iterable[KernelId], say: Callable[[str], None]) -> TodaysCode:
-    """Write the file anew where it is not current or lacks kernels, which are compiled on all cores into the default
-    store; kernels that nothing names any more are dropped.
+    """Rewrite the file if it is not current or lacks kernels, which are compiled on all cores into the default store;
+    drop kernels that are not in ``kernels``.
 
     Args:
-        path: of the file.
-        kernels: that pages compare with today's.
+        path: path of the file.
+        kernels: kernels that pages compare with today's.
         say: called with a line of progress every few kernels.
 
     Raises:
@@ -164,10 +166,10 @@ def write_todays_code(path: Path, kernels: Iterable[KernelId], say: Callable[[st
     by_name = {kernel_name(kernel): kernel for kernel in sorted(given, key=kernel_name)}
     if len(by_name) != len(given):
         raise ValueError(f"{len(given)} kernels must have as many names but have {len(by_name)}; see kernel_name")
-    known = before.kernels if before and before.current else {}
-    missing = [kernel for name, kernel in by_name.items() if name not in known]
+    codes = before.kernels if before and before.current else {}
+    missing = [kernel for name, kernel in by_name.items() if name not in codes]
     made = {kernel_name(kernel): report.code for kernel, report in compiled(missing, say=say).items()}
-    code = TodaysCode(kernel_digest(), versions(), {name: known.get(name) or made[name] for name in by_name})
+    code = TodaysCode(kernel_digest(), versions(), {name: codes.get(name) or made[name] for name in by_name})
     if code != before:
         write_whole(path, json.dumps(asdict(code), indent=1) + "\n")
     return code

@@ -1,4 +1,4 @@
-"""Columns beside a row's own figures: hardware counters, and what follows from its parameters."""
+"""Columns beside a row's own figures: hardware counters, and figures derived from its parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopper_gemm.tune.tables.pivot import config_of, markdown, problem_of
 
 COUNTERS = tuple(column.name for column in COUNTED)
 PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
-"""Figures of the profiler, which the baseline has too; the rest are counted by our kernel's own meter."""
+"""Figures of the profiler, which the baseline has too; our kernel's own meter counts the others."""
 
 DERIVED = {
     "stage_kib": "one stage of A and B, KiB",
@@ -116,8 +116,8 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
 def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that ran, with the columns of :data:`DERIVED`."""
     ok = frame[frame["status"] == "ok"]
-    found = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
-    return ok.join(found).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
+    derived = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
+    return ok.join(derived).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
 
 
 def _derived(row: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, missing
 from hopper_gemm.tune.tables.comparison import cells, means
-from hopper_gemm.tune.tables.html.charts import Chart, charts
+from hopper_gemm.tune.tables.html.charts import charts
 from hopper_gemm.tune.tables.html.records import FIGURES, Record, records
 from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, scope, source_line
