@@ -9,6 +9,7 @@ import torch
 from torch._C import (
     _are_functorch_transforms_active,
     _get_tracing_state,
+    _is_any_autocast_enabled,
     _is_torch_function_mode_enabled,
     _len_torch_dispatch_stack,
 )
@@ -121,7 +122,7 @@ def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:
 def cast(call: Call) -> bool:
     """Return True if autocast changes the type of a tensor. With an ``out``, torch's casts nothing, and ours only fp32,
     which the kernel does not read."""
-    dtype = autocast_type(call.a)
+    dtype = autocast_type(call.a) if _is_any_autocast_enabled() else None
     if dtype is None or call.out is not None:
         return dtype is not None and torch.float32 in (call.a.dtype, call.b.dtype)
     return any(tensor is not None and _cast_to(dtype, tensor) != tensor.dtype for tensor in call[:3])

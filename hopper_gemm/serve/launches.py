@@ -197,6 +197,7 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
     if not below and (forward_ad._current_level >= 0 or (_is_torch_function_mode_enabled() and config is None)):
         return by_operator(make(call))  # of all that watches, the guard does not know these two
+    mode = MODE.__dict__  # of this thread; an attribute of a thread takes longer
     try:
         if type(scale) is int and scale.bit_length() > 63:
             refuse_foreign(make(call))
@@ -204,7 +205,7 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
             a.shape, b.shape, bias is None, residual is None, residual is out, out is None,
             None if scale is None else type(scale) in NUMBERS, activation,
             out_dtype, config, kind,
-            MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+            mode["context"], mode["batch_invariant"] if rule is None else rule, POLICY.fallback,
             _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
         entries = LAUNCHES.table.get(key)
@@ -215,11 +216,11 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         raise
     if entries is None:
         return first_call(make(call), key, below)
-    if bias is not None or residual is not None:
-        given = (a, b, bias, None if residual is out else residual, out)
-        tensors = tuple([tensor for tensor in given if tensor is not None])
-    else:
-        tensors = (a, b) if out is None else (a, b, out)
+    tensors = (a, b) if bias is None else (a, b, bias)
+    if residual is not None and residual is not out:
+        tensors += (residual,)
+    if out is not None:
+        tensors += (out,)
     for entry in entries:
         if entry.fits(*tensors):
             break
@@ -294,11 +295,13 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
     refuse_foreign(call)
-    if (watched(call) and not below) or cast(call):
+    if watched(call) and not below:
         return by_operator(call)
     tensors = (*call[:3], call.residual, call.out)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         return _recorded(call)
+    if cast(call):
+        return by_operator(call)
     check_call(call)
     if call.out is not None and call.out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("out must not be an inference tensor outside of inference mode; give its .clone()")
