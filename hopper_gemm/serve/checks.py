@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -41,8 +42,8 @@ class UnsupportedDeviceError(UnsupportedError, RuntimeError):
 
 
 def strided(tensor: torch.Tensor | None) -> bool:
-    """Return True if a tensor has sizes and strides: it is neither sparse nor nested."""
-    return tensor is None or (tensor.layout == torch.strided and not tensor.is_nested)
+    """Return True if a tensor has sizes and strides: it is neither sparse nor nested nor a lazy layer's parameter."""
+    return tensor is None or not (tensor.layout != torch.strided or tensor.is_nested or is_lazy(tensor))
 
 
 def refuse_foreign(call: Call) -> None:

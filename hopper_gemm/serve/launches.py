@@ -55,7 +55,7 @@ from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 NUMBERS = float, int
@@ -434,6 +434,7 @@ RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "
 """Functions with a gradient, of the arguments of the operators of these names and the call that they make."""
 
 
+@untraced
 def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     """What an operator runs on a GPU."""
     call = call_of(name, *given, **named)

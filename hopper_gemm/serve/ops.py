@@ -23,6 +23,7 @@ from types import new_class
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import Function, _SingleLevelFunction
@@ -107,9 +108,18 @@ def _needs_gradient(call: Call) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let dynamo run what an operator calls, and never trace it: where a frame of the user's is not compiled, dynamo
+    tries each frame below it, and a traced tangent is None."""
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    set_code_exec_strategy(function.__code__, skip)
+    return function
+
+
 # On a CPU, on fake tensors, within autocast -----------------------------------------------------
 
 
+@untraced
 def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
     call = call_of(name, *given, **named)
     check_call(call)
@@ -132,6 +142,7 @@ def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
     return call.a.new_empty(shape, dtype=dtype) if call.out is None else None
 
 
+@untraced
 def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
     call = autocast_call(call_of(name, *given, **named))
     with torch.autocast(call.a.device.type, enabled=False):
@@ -174,6 +185,7 @@ def _keep(ctx: Any, call: Call) -> None:
     DERIVATIVES[call.kind].save(ctx, call)
 
 
+@untraced
 def _backward(name: str, ways: Ways, ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     gradients = DERIVATIVES[name].backward(ctx, gradient, ways)
     return *gradients, *(None,) * (len(ARGUMENTS[name]) - len(gradients))
@@ -240,6 +252,7 @@ _RECORDED = {name: recording(name, _below_recorded, Ways(), _SingleLevelFunction
 _sharded: list[bool] = []
 
 
+@untraced
 def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     """An operator with its derivatives. torch.library.register_autograd knows no tangents, and no transforms of
     torch.func: at each of their levels this is called with tensors of that level, which one level of autograd records.
