@@ -158,7 +158,7 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        given = (*call[:3], None if call.residual is call.out else call.residual, call.out)
+        given = (call.a, call.b, call.out, call.bias, None if call.residual is call.out else call.residual)
         tensors = [tensor for tensor in given if tensor is not None]
         if len(set(map(id, tensors))) == len(tensors):
             fits = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
@@ -193,11 +193,12 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
     if not below and (forward_ad._current_level >= 0 or (_is_torch_function_mode_enabled() and config is None)):
         return by_operator(make(call))  # of all that watches, the guard does not know these two
+    mode = MODE.__dict__  # of this thread; an attribute of a thread takes longer
     try:
         key = (
             a.shape, b.shape, bias is None, residual is None, residual is out, out is None, scale is None, activation,
             out_dtype, config, kind,
-            MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+            mode["context"], mode["batch_invariant"] if rule is None else rule, POLICY.fallback,
         )  # fmt: skip
         entries = LAUNCHES.table.get(key)
     except (AttributeError, TypeError):  # no tensor; or sizes without a hash, of which a symbolic one is traced
@@ -207,11 +208,11 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         raise
     if entries is None:
         return first_call(make(call), key, below)
-    if bias is not None or residual is not None:
-        given = (a, b, bias, None if residual is out else residual, out)
-        tensors = tuple([tensor for tensor in given if tensor is not None])
-    else:
-        tensors = (a, b) if out is None else (a, b, out)
+    tensors = (a, b) if out is None else (a, b, out)
+    if bias is not None:
+        tensors += (bias,)
+    if residual is not None and residual is not out:
+        tensors += (residual,)
     for entry in entries:
         if entry.fits(*tensors):
             break
@@ -286,11 +287,13 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
     refuse_foreign(call)
-    if (watched(call) and not below) or cast(call):
+    if not below and watched(call):
         return by_operator(call)
     tensors = (*call[:3], call.residual, call.out)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         return _recorded(call)
+    if cast(call):
+        return by_operator(call)
     check_call(call)
     if call.out is not None and call.out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("out must not be an inference tensor outside of inference mode; give its .clone()")
