@@ -162,7 +162,7 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        given = (*call[:3], None if call.residual is call.out else call.residual, call.out)
+        given = (call.a, call.b, call.out, call.bias, None if call.residual is call.out else call.residual)
         tensors = [tensor for tensor in given if tensor is not None]
         if len(set(map(id, tensors))) == len(tensors):
             fits = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
@@ -216,11 +216,11 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         raise
     if entries is None:
         return first_call(make(call), key, below)
-    tensors = (a, b) if bias is None else (a, b, bias)
+    tensors = (a, b) if out is None else (a, b, out)
+    if bias is not None:
+        tensors += (bias,)
     if residual is not None and residual is not out:
         tensors += (residual,)
-    if out is not None:
-        tensors += (out,)
     for entry in entries:
         if entry.fits(*tensors):
             break
@@ -295,7 +295,7 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
     refuse_foreign(call)
-    if watched(call) and not below:
+    if not below and watched(call):
         return by_operator(call)
     tensors = (*call[:3], call.residual, call.out)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):

@@ -16,6 +16,7 @@ run with the same m. The bias's gradient is summed in fp32. Within ``torch.autoc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -260,10 +261,18 @@ def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     Raises:
         RuntimeError: an output is given where there would be a gradient or a tangent.
     """
+    recorded, dual, plain, gradients, duals = False, False, True, torch.is_grad_enabled(), _duals_may_exist()
+    for tensor in (*given, *named.values()):
+        if isinstance(tensor, torch.Tensor):
+            recorded = recorded or (gradients and tensor.requires_grad)
+            dual = dual or (duals and forward_ad.unpack_dual(tensor, level=0)[1] is not None)
+            plain = plain and type(tensor) in PLAIN
+    if plain and not (recorded or dual):
+        with torch._C._AutoDispatchBelowAutograd():
+            return BY_NAME[name].redispatch(keys & torch._C._after_autograd_keyset, *given, **named)
     call = call_of(name, *given, **named)
     shard(call)
-    tangent = _tangent(call)
-    recorded = _needs_gradient(call)
+    tangent = _tangent(call) if dual else None
     if call.out is not None and (recorded or tangent is not None):
         raise RuntimeError(f"{_NO_GRADIENT} or a tangent computed; use what is returned, or torch.no_grad()")
     if recorded:  # dual tensors are kept as they are, since gradients have tangents too
@@ -274,15 +283,18 @@ def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     return out if tangent is None or out is None else forward_ad.make_dual(out, tangent, level=0)
 
 
-def _tangent(call: Call) -> Maybe:
-    """The tangent of an output, from those of the tensors; None if there is none. Each tensor says whether it has one:
-    what torch.compile makes of a forward-mode level sets ``forward_ad._current_level`` no more."""
-    given = {field: tensor for field in _TENSORS if (tensor := getattr(call, field)) is not None}
-    duals = {field: forward_ad.unpack_dual(tensor, level=0) for field, tensor in given.items()}
-    if all(dual.tangent is None for dual in duals.values()):
-        return None
+def _duals_may_exist() -> bool:
+    """Return False if no tensor can have a tangent: to ask a tensor takes 3 us. What torch.compile makes of a
+    forward-mode level does not set ``forward_ad._current_level``."""
+    return forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
+
+
+def _tangent(call: Call) -> torch.Tensor:
+    """The tangent of an output, from those of the tensors, of which some has one."""
     if call.out is not None:
         return call.out
+    given = {field: tensor for field in _TENSORS if (tensor := getattr(call, field)) is not None}
+    duals = {field: forward_ad.unpack_dual(tensor, level=0) for field, tensor in given.items()}
     primal = call._replace(**{field: dual.primal for field, dual in duals.items()})
     tangents = call._replace(**{field: dual.tangent for field, dual in duals.items()})
     return DERIVATIVES[call.kind].tangent(primal, tangents).to(output_of(call)[1])

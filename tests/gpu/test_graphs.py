@@ -183,6 +183,7 @@ def test_a_patched_layer_in_make_graphed_callables_has_its_outputs_and_gradients
     x = torch.randn(m, k, **about, requires_grad=True)
     expected = layer(x)
     gradients = torch.autograd.grad(expected.float().square().sum(), (x, *layer.parameters()))
+    expected = expected.detach()  # a graph of autograd that lives ties the parameters to this stream, also torch's own
     graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(m, k, **about, requires_grad=True),))
     for _ in range(3):
         out = graphed(x)
