@@ -50,7 +50,7 @@ class LibraryState:
         """The slot after this one."""
         return self.ahead(1)
 
-    def advance(self, count: Int32) -> LibraryState:
+    def advance(self, count: Int32 | int) -> LibraryState:
         """The slot ``count`` places on, however many rounds that takes."""
         state = self.state.clone()
         state.advance(count)
@@ -58,11 +58,7 @@ class LibraryState:
 
     def ahead(self, count: int) -> LibraryState:
         """The slot ``count`` places on."""
-        if not count:
-            return self
-        state = self.state.clone()
-        state.advance(count)
-        return LibraryState(state)
+        return self.advance(count) if count else self
 
     def behind(self, count: int) -> LibraryState:
         """The slot ``count`` places before this one; its phase and its count are not kept."""

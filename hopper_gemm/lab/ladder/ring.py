@@ -43,6 +43,7 @@ class LadderRing(Ring):
     @staticmethod
     def of(ring: Ring, config: LadderKernel, halves: tuple[int, int]) -> LadderRing:
         """Return the ring of a config from the kernel's own ring; ``halves`` are bytes of A and of B."""
+        releases = config.arrivals if config.arrivals in ("elected", "group") else "warp"
         by_all, by_consumers = config.every_thread("producer"), config.every_thread("consumer")
         speaking = hopper.WARPGROUP_WARPS if config.arrivals == "group" else 1
         given = {field.name: getattr(ring, field.name) for field in fields(Ring)}
@@ -52,11 +53,7 @@ class LadderRing(Ring):
             **given,
             halves=halves if config.full_barriers == 2 else None,
             every=by_all,
-            releases="consumer"
-            if by_consumers
-            else config.arrivals
-            if config.arrivals in ("elected", "group")
-            else "warp",
+            releases="consumer" if by_consumers else releases,
             relaxed=config.waits == "relaxed",
         )
 

@@ -62,10 +62,6 @@ def _column(value: Any) -> str:
     return "" if value in (*NAMES, *PAIRS) else "a column of the results"
 
 
-def _maybe_column(value: Any) -> str:
-    return "" if value is None else _column(value)
-
-
 def _space(value: Any) -> str:
     return "" if isinstance(value, dict) and not any(map(_column, value)) else "an object of kernel parameters"
 
@@ -107,7 +103,7 @@ SHAPE = Object(
         **dict.fromkeys(("study", "source", "question", "spec_digest", "replayed_from", "record"), TEXT),
         **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
         **dict.fromkeys(("rows", "cols"), _column),
-        **dict.fromkeys(("facet_rows", "facet_cols"), _maybe_column),
+        **dict.fromkeys(("facet_rows", "facet_cols"), lambda value: "" if value is None else _column(value)),
         **dict.fromkeys(("schema_version", "seed", "points"), INTEGER),
         **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
         "created": _moment,

@@ -194,19 +194,13 @@ def _start(names: tuple[str, ...]) -> int:
     return zlib.crc32(f"{header(names)}\n".encode())
 
 
-def joined(texts: Sequence[str]) -> str:
-    """Return values as a line of CSV without a line break."""
+def summed(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Return values as a line of CSV, with its check sum as :data:`SUM` and without a line break."""
     line = ",".join(texts)
     if '"' in line or line.count(",") >= len(texts):
         file = io.StringIO()
         csv.writer(file, lineterminator="").writerow(texts)
         line = file.getvalue()
-    return line
-
-
-def summed(texts: Sequence[str], names: Sequence[str]) -> str:
-    """Return values as a line of CSV, with its check sum as :data:`SUM` and without a line break."""
-    line = joined(texts)
     return f"{line},{zlib.crc32(line.encode(), _start(tuple(names))):08x}"
 
 

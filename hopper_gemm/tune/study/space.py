@@ -190,7 +190,7 @@ _LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
 
 def _enumerated(spec: SweepSpec) -> dict[Kernel, tuple[str, ...]]:
     if spec.rungs:
-        return {rung.config: _why(rung.config) for rung in rungs(spec)}
+        return {rung.config: tuple(map(str, reasons(rung.config))) for rung in rungs(spec)}
     refusals: dict[Kernel, tuple[str, ...]] = {}
     for grid in (spec.space, *spec.grids):
         for config, why in _grid(spec, grid):
@@ -214,17 +214,13 @@ def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tu
         config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS}).narrowed()
         ruled = tuple(setting for setting in choice if not _is_order(*setting))
         if ruled not in checked:
-            checked[ruled] = _why(config)
+            checked[ruled] = tuple(map(str, reasons(config)))
         yield config, checked[ruled]
 
 
 def _is_order(name: str, value: Any) -> bool:
     """Return True if a choice sets only the order of the tiles and breaks no rule; a swizzle that is too wide does."""
     return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
-
-
-def _why(config: Kernel) -> tuple[str, ...]:
-    return tuple(map(str, reasons(config)))
 
 
 def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,13 +62,9 @@ def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
         if title in now:
             mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
         now[title] = renamed if isinstance(given, list) else next(iter(renamed), given)
-    _refuse(list(dict.fromkeys(mistakes)))
-    return now
-
-
-def _refuse(mistakes: list[str]) -> None:
     if mistakes:
-        raise ValueError("\n".join(mistakes))
+        raise ValueError("\n".join(dict.fromkeys(mistakes)))
+    return now
 
 
 Grid = Annotated[dict[str, Any], AfterValidator(_renamed)]
@@ -277,7 +273,8 @@ class SweepSpec(_Section):
     @field_validator("data")
     @classmethod
     def _is_data(cls, data: list[str]) -> list[str]:
-        _refuse([f"must be among {', '.join(DATA)} but got {kind!r}" for kind in data if kind not in DATA])
+        if unknown := [f"must be among {', '.join(DATA)} but got {kind!r}" for kind in data if kind not in DATA]:
+            raise ValueError("\n".join(unknown))
         return data
 
     @field_validator("objective", mode="before")
