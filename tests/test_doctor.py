@@ -80,7 +80,7 @@ def test_what_differs_from_what_is_needed_is_called_what_it_is_with_its_fix(chan
     """It is missing only where its use needs it: a driver or a CUDA build only beside a Hopper GPU."""
     one = judged(**changes)[what]
     assert one.mark == mark
-    assert found in one.found
+    assert found in one.value
     assert fix in one.fix
 
 

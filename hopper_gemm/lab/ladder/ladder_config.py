@@ -179,4 +179,4 @@ class LadderKernel(Kernel, LadderConfig):
 LADDER_FIELDS = tuple(name for name in parameters_of(LadderConfig) if name not in parameters_of(GemmConfig))
 """Parameters that only the study varies."""
 
-DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(LadderConfig)}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(LadderConfig)}

@@ -40,40 +40,35 @@ class InterleavedRaster(Raster):
 
     @staticmethod
     def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
-        """First stage and number of stages of a split-K part."""
+        """Return the first stage and number of stages of a split-K part."""
         return part, k_tiles // parts + Int32(part < k_tiles % parts)
 
 
 @dataclass(frozen=True)
 class LadderFill(Fill):
-    """Filling the ring in another order of k.
-
-    Args:
-        apart: stages from one that an item has to its next.
-        rotate: stages by which clusters start apart, each going round to where it began.
-    """
+    """Filling the ring in another order of k."""
 
     apart: int = 1
     rotate: int = 0
 
     @property
     def stride(self) -> int:
-        """Stages from one that an item has to its next."""
+        """Return the distance between two stages of an item, in stages."""
         return self.apart
 
     def turn(self, item: Item) -> Int32 | int:
-        """The stage of an item with which its loads begin."""
+        """Return the stage of an item with which its loads begin."""
         if not self.rotate:
             return 0
         turn = ((item.tile + item.part) % STARTS) * self.rotate
         return cutlass.select_(turn < item.k_count, turn, Int32(0))
 
     def turned(self, k_tile: Int32, turn: Int32 | int, item: Item) -> Int32:
-        """The stage of an item that is loaded as the ``k_tile``-th."""
+        """Return the stage of an item that is loaded as the ``k_tile``-th."""
         if not self.rotate:
             return k_tile
-        place = k_tile + turn
-        return cutlass.select_(place < item.k_count, place, place - item.k_count)
+        turned = k_tile + turn
+        return cutlass.select_(turned < item.k_count, turned, turned - item.k_count)
 
 
 class LadderGemm(ThreadGemm):
@@ -106,7 +101,7 @@ class LadderGemm(ThreadGemm):
         map_b = None
         if self.config.loads == "tma":
             map_b = load_descriptor(b, self.b.box, self.b.by_rows, promotion)
-        given = {one.name: getattr(operands, one.name) for one in fields(Operands)}
+        given = {field.name: getattr(operands, field.name) for field in fields(Operands)}
         return PromotedOperands(**given, map_a=map_a, map_b=map_b)
 
     # The roles -------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ class LadderGemm(ThreadGemm):
 
     @cute.jit
     def _prefetch(self, task: CtaTask, loads: Loads) -> None:
-        """Ask the first stages that this CTA will load into the L2, before anything else is done. By one warp.
+        """Prefetch the first stages that this CTA will load into the L2, before the setup. By one warp.
 
         It does not pay: 1 to 1.8 us were lost on launches of 5 to 50 us, since the same rows pass through the TMA unit
         twice, the prefetched ones ahead of those that are waited for.
@@ -128,7 +123,7 @@ class LadderGemm(ThreadGemm):
         walk = task.scheduler.static()
         item = walk.item(walk.start(self._state(phase=1)))
         row, column = task.scheduler.origin(item)
-        with cute.arch.elect_one():  # the DSL does so for a copy, not for this
+        with cute.arch.elect_one():  # the DSL elects a thread for a copy, not for a prefetch
             for k_tile in cutlass.range(cutlass.min(self.config.prefetch, item.k_count), unroll=1):
                 prefetch(loads, row, column, item.k_first + k_tile)
 
@@ -138,9 +133,9 @@ class LadderGemm(ThreadGemm):
         return super().init_warp if self.config.specialised else 0
 
     @cute.jit
-    def _await_barriers(self, place: Place) -> None:
+    def _await_barriers(self, position: Place) -> None:
         if cutlass.const_expr(self.config.specialised or self.config.cluster_size > 1):
-            ThreadGemm._await_barriers(self, place)
+            ThreadGemm._await_barriers(self, position)
         else:
             cute.arch.sync_threads()
 
@@ -184,14 +179,14 @@ class LadderGemm(ThreadGemm):
 
     def _filler(self, task: CtaTask, loads: Loads) -> Fill:
         fill, config = super()._filler(task, loads), self.config
-        given = {one.name: getattr(fill, one.name) for one in fields(Fill)} | {"unroll": self._unroll}
+        given = {field.name: getattr(fill, field.name) for field in fields(Fill)} | {"unroll": self._unroll}
         return LadderFill(**given, apart=config.split_k if config.interleave_k else 1, rotate=config.rotate_k)
 
     def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
         loop = replace(super()._mainloop(task, share, epilogue), unroll=self._unroll)
         if self.config.specialised:
             return loop
-        given = {one.name: getattr(loop, one.name) for one in fields(Mainloop)}
+        given = {field.name: getattr(loop, field.name) for field in fields(Mainloop)}
         ahead = self.config.stages - 1 - self.config.stagger
         return LoadingMainloop(**given, loads=self._loads(task), ahead=ahead, mine=task.place.warp == 0)
 

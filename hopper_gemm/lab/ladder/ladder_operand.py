@@ -48,8 +48,8 @@ class PromotedLoad(OperandLoad):
 
     @staticmethod
     def of(load: OperandLoad, descriptor: TensorMap | None) -> PromotedLoad:
-        """The load by a descriptor."""
-        given = {one.name: getattr(load, one.name) for one in fields(OperandLoad)}
+        """Return the load by a descriptor."""
+        given = {field.name: getattr(load, field.name) for field in fields(OperandLoad)}
         return PromotedLoad(**given, descriptor=None if descriptor is None else descriptor_pointer(descriptor))
 
     @property
@@ -60,7 +60,7 @@ class PromotedLoad(OperandLoad):
 
 @cute.jit
 def prefetch(loads: Loads, row: Int32, column: Int32, k_tile: Int32) -> None:
-    """Ask what a stage of the output tile at a row and column needs into the L2."""
+    """Prefetch the operands of a stage of the output tile at a row and column into the L2."""
     for load, first_row in ((loads.a, row), (loads.b, column)):
         source = load.source_from(first_row)
         for i in cutlass.range_constexpr(load.count):
@@ -70,7 +70,7 @@ def prefetch(loads: Loads, row: Int32, column: Int32, k_tile: Int32) -> None:
 
 
 def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2_promotion: int) -> TensorMap:
-    """The descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
+    """Return the descriptor of a load of boxes of a matrix, with a chosen L2 promotion. On the host.
 
     Args:
         matrix: (rows, depth) in global memory.
@@ -91,7 +91,7 @@ def load_descriptor(matrix: cute.Tensor, box: tuple[int, int], by_rows: bool, l2
 
 
 def descriptor_pointer(descriptor: TensorMap) -> cute.Pointer:
-    """A descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
+    """Return a descriptor's address as a TMA copy takes it. On the device, the descriptor being a grid constant."""
     address = cute_ir.assume(cute_ir.ConstrainedIntType.get(ALIGN, 64), Int64(descriptor.get_ptr().toint()).ir_value())
     kind = cute_ir.PtrType.get(nvgpu_ir.TmaDescriptorTiledType.get(), cute.AddressSpace.generic, ALIGN)
     return cute_ir.inttoptr(kind, address)

@@ -119,8 +119,8 @@ class Recording(Question):
     @property
     def _provenance(self) -> dict[str, Any]:
         """Provenance of the open folder."""
-        assert self._folder.about is not None
-        return self._folder.about
+        assert self._folder.provenance is not None
+        return self._folder.provenance
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker; the others must have the same kind of GPU."""

@@ -306,7 +306,7 @@ class Worker:
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
     """Return the request to the measuring child for a point, and the seconds that it may take."""
     assert not isinstance(task.method, LaunchCounter)
-    arguments = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
+    arguments: dict[str, Any] = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
     arguments |= {"following": following, "finalists": task.finalists.get(point.against, ())}
     seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
     seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS

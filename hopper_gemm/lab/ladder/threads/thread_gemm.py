@@ -43,10 +43,10 @@ class ThreadGemm(HopperGemm):
         return INIT_WARP if self.config.loads == "tma" else 0
 
     @cute.jit
-    def _await_barriers(self, place: Place) -> None:
+    def _await_barriers(self, position: Place) -> None:
         """All threads wait: every warp of the producer uses the barriers."""
         if cutlass.const_expr(self.config.loads == "tma" or self.config.cluster_size > 1):
-            HopperGemm._await_barriers(self, place)
+            HopperGemm._await_barriers(self, position)
         else:
             cute.arch.sync_threads()
 
@@ -60,7 +60,7 @@ class ThreadGemm(HopperGemm):
             self._fill(task, self._copy_fill(task), self._state(phase=1))
 
     def _copy_fill(self, task: CtaTask) -> CopyFill:
-        """Both operands' loads by the producer's threads, or those of B beside A's by TMA."""
+        """Return the loads by the producer's threads: of both operands, or of B beside loads of A by TMA."""
         config, thread, operands = self.config, task.place.thread, task.operands
         storage, span = task.memory.storage, self.config.swizzle_bytes * 8 // self.dtype.width
         if config.loads == "mixed":

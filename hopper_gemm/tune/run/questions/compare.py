@@ -253,8 +253,8 @@ class Comparison(Recording):
     # -----------------------------------------------------------------------------------------
 
     def _refuse_other_libraries(self) -> None:
-        if self._folder.about is not None:
-            now, then = versions(), self._folder.about.get("versions", {})
+        if self._folder.provenance is not None:
+            now, then = versions(), self._folder.provenance.get("versions", {})
             for name in (name for name in LIBRARIES if then.get(name) != now[name]):
                 recorded = f"{name} {then.get(name)}, now {now[name]}"
                 raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")

@@ -176,7 +176,7 @@ class Sweep(Recording):
     @property
     def finished(self) -> bool:
         """Return True if an earlier run used up this budget and measured all its finals, and no row was lost since."""
-        provenance = self._folder.about or {}
+        provenance = self._folder.provenance or {}
         return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
     def protocol(self, point: Point, final: bool = False) -> Protocol:
