@@ -548,7 +548,7 @@ def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(
 
 def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", (f"{tmp_path}/*/ncu",))
     mark, found = _ncu_finding()
     assert mark == "note"
     assert "no ncu on PATH" in found

@@ -19,18 +19,27 @@ from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-EXTRAS = {"distributed": "cluster", "cryptography": "cluster", "vl_convert": "lab"}
+EXTRAS = {"distributed": "cluster", "cryptography": "cluster"}
 """Extra that brings a package, where it is not ``tune``."""
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
 
 
-def entry() -> None:
-    """The command: what typer would print over several lines for a mistyped option becomes one. SIGTERM ends it as
-    Ctrl-C does, so that what it holds is given back."""
+MOVED = {"verify": "make verify", "chapters": "make chapters"}
+"""Earlier commands by name, with the target of a checkout that does their work now."""
+
+
+def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
+    """Run the command line: what typer would print over several lines for a mistyped option becomes one line. SIGTERM
+    ends it as Ctrl-C does, so that what it holds is given back.
+
+    Args:
+        commands: what runs.
+        name: how it was called.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code = app(standalone_mode=False)
+        code = commands(prog_name=name, standalone_mode=False)
     except typer.Exit as error:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -42,7 +51,9 @@ def entry() -> None:
             raise
         message = error.format_message()
         asked_nothing = message.startswith("Usage")
-        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see {_path_of(error)} --help"
+        moved = (target for old, target in MOVED.items() if message.startswith(f"No such command '{old}'"))
+        fix = next((f"it is {target} in a checkout" for target in moved), f"see {_path_of(error)} --help")
+        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; {fix}"
         print(message if asked_nothing else line, file=sys.stderr)
         code = BAD_INPUT
     try:
@@ -59,10 +70,10 @@ def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     raise typer.Exit(code)
 
 
-def command(body: Callable[..., None]) -> Callable[..., None]:
+def command(body: Callable[..., None], commands: typer.Typer = app) -> Callable[..., None]:
     """Make a function a command; the errors that a user can correct become one line and an exit code."""
 
-    @app.command()
+    @commands.command()
     @wraps(body)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
@@ -101,7 +112,7 @@ def _path_of(error: Any) -> str:
     """The command that an error of the command line is about, with its name."""
     context = getattr(error, "ctx", None)
     names = [] if context is None else [one.info_name for one in (context.parent, context) if one and one.info_name]
-    return " ".join(["hopper-gemm", *names[1:]])
+    return " ".join(names or ["hopper-gemm"])
 
 
 def _version(asked: bool) -> None:

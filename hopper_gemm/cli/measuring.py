@@ -42,9 +42,9 @@ def sweep(
     recorded measurements are replayed.
     """
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
-    from hopper_gemm.lab.html.document import write
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.html.document import write
     from hopper_gemm.tune.tables.view import view
 
     say, asked = saying(as_json), read_spec(spec)
@@ -150,9 +150,9 @@ def tune(
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
         folder = run_sweep(question(problems, how, read.name), source, out, "Tuning", say, verbose)
         found = winners(read_study(folder))
-        about = {"out": str(folder), "problems": [asdict(one) for one in found]}
+        about = {"out": str(folder), "problems": [winner.as_dict() for winner in found]}
         print(json.dumps(about) if as_json else (folder / "table.md").read_text())
-        if left := [one.place for one in found if not one.final]:
+        if left := [winner.key for winner in found if not winner.final]:
             lacking = f"{len(left)} of {len(found)} problems are not tuned"
             fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
         return

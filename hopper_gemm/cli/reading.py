@@ -24,8 +24,7 @@ ALL = "exhaustive,random,tpe,gp,prior"
 
 def read_told(folder: Path) -> Study:
     """Read a study; say on stderr what the rows of an unfinished one lack."""
-    from hopper_gemm.lab.pages.index import missing
-    from hopper_gemm.tune.study.reader import read_study
+    from hopper_gemm.tune.study.reader import missing, read_study
 
     study = read_study(folder)
     if lacks := missing(study):
@@ -98,7 +97,7 @@ def report(
 
     The file needs no network: a table to sort and filter, charts to hover over, the origin of every figure.
     """
-    from hopper_gemm.lab.html.document import write
+    from hopper_gemm.tune.tables.html.document import write
 
     study = read_told(results)
     path = out or Path(f"{study.provenance['study']}.html")
@@ -198,17 +197,17 @@ def simulate(
 
     The page says how many trials each sampler needs to find the recorded best. No GPU is needed.
     """
-    from hopper_gemm.lab.simulation.page import publish, simulation_page
-    from hopper_gemm.lab.simulation.simulate import recorded_places, summary
-    from hopper_gemm.lab.simulation.simulate import simulate as simulated
+    from hopper_gemm.tune.search.simulate import recorded_tasks, summary
+    from hopper_gemm.tune.search.simulate import simulate as simulated
+    from hopper_gemm.tune.tables.pages.simulation import publish, simulation_page
 
     read_told(results)
-    named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
-    places = [one for one in named if regime in (None, *one.place.split()[1:])]
-    if not places:
+    named = [task for task in recorded_tasks(results) if problem in (None, task.name.split()[0])]
+    tasks = [task for task in named if regime in (None, *task.name.split()[1:])]
+    if not tasks:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
     names = [name.strip() for name in samplers.split(",")]
-    runs = [summary(curve) for curve in simulated(places, names, seeds, trials, stderr)]
+    runs = [summary(curve) for curve in simulated(tasks, names, seeds, trials, stderr)]
     if out is not None:
         publish(out, results.name, runs)
     print(json.dumps(runs) if as_json else simulation_page(runs))

@@ -63,7 +63,7 @@ def run_question(
 def open_sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
     """A sweep from its source, in its folder; nothing is measured yet."""
     only = None if source.recorded is None else recorded_points(source.recorded)
-    return Sweep(spec, out or source.folder(spec), source.about, source=source.word, only=only, **options)
+    return Sweep(spec, out or source.folder(spec), source.provenance, source=source.word, only=only, **options)
 
 
 def run_sweep(

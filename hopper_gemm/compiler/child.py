@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.spawn
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +26,8 @@ Handler = Callable[[Any], Any]
 
 CONTEXT = multiprocessing.get_context("spawn")
 """Processes are spawned, not forked, so that none holds another's pipe open."""
+
+_STARTING = threading.Lock()
 
 PR_SET_PDEATHSIG = 1
 
@@ -161,17 +164,37 @@ class Child:
                 connection.close()
 
 
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While this thread starts a process: the standard library does not have it run the caller's ``__main__`` again,
+    which it does for what a script defines. A script without a guard would run once more in each process, and one from
+    stdin cannot."""
+    with _STARTING:
+        whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
+
+        def prepared(name: str) -> dict[str, Any]:
+            ours = threading.get_ident() == thread
+            return {key: value for key, value in whole(name).items() if not (ours and key.startswith("init_main"))}
+
+        multiprocessing.spawn.get_preparation_data = prepared
+        try:
+            yield
+        finally:
+            multiprocessing.spawn.get_preparation_data = whole
+
+
 def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
-    """Start a process; return it and the parent's end of its pipe.
+    """Start a process, which does not run the caller's ``__main__``; return it and the parent's end of its pipe.
 
     Args:
-        target: a module-level function; it is called with its end of the pipe, then the arguments.
-        arguments: picklable.
+        target: a function of a module; it is called with its end of the pipe, then the arguments.
+        arguments: picklable, of classes of modules.
         about: name of the process, and whether it is a daemon.
     """
     line, far = CONTEXT.Pipe()
     process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
-    process.start()
+    with _without_main():
+        process.start()
     far.close()
     return process, line
 

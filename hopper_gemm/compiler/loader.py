@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
+import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +15,16 @@ from hopper_gemm.compiler.abi import NO_FINISH
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
-from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
+from hopper_gemm.compiler.store import (
+    FUNCTION,
+    AnyId,
+    KernelId,
+    KernelStore,
+    PaddingId,
+    UnwritableError,
+    default_store,
+    shipped,
+)
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
@@ -128,9 +139,14 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
-    """Return the kernel's report; compile the kernel into the store if it is missing there."""
+    """Return the kernel's report; compile the kernel into the store if it is missing there.
+
+    Raises:
+        OSError: the store cannot be written, or not be trusted; the message gives the fix.
+    """
     report = store.report(kernel)
     if report is None:
+        store.prepare()
         from hopper_gemm.compiler.compile import compile_kernel, compile_padding
 
         if isinstance(kernel, PaddingId):
@@ -141,6 +157,13 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
+
+
+@cache
+def _stand_in(reason: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder of this process for the kernels that a store cannot keep; warn of the reason, once."""
+    warnings.warn(f"kernels are compiled again in each process: {reason}", stacklevel=2)
+    return tempfile.TemporaryDirectory(prefix="hopper-gemm-")
 
 
 def load(
@@ -191,6 +214,9 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
                 return ready.report, launcher_of(ready.library)
         try:
             return compile_into(kernels, kernel), launcher_of(object_file)
+        except UnwritableError as error:
+            kernels = KernelStore(Path(_stand_in(str(error)).name))
+            return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
         except Exception:
             if object_file.is_file():
                 raise

@@ -72,6 +72,10 @@ class StoreError(PermissionError):
     """The store cannot be trusted: another user owns it or may write to it. The message gives the fix."""
 
 
+class UnwritableError(OSError):
+    """The store cannot be written. The message gives the fix."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Number of kernels in a store, and their size in bytes, reports included."""
@@ -248,8 +252,8 @@ class KernelStore:
         return self.root / f"{kernel.digest}.so"
 
     def report(self, kernel: AnyId) -> CubinReport | None:
-        """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
-        of another kernel: then compile it and :meth:`put` it.
+        """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged,
+        unreadable or of another kernel: then compile it and :meth:`put` it.
 
         Raises:
             StoreError: another user owns the folder or a file of the entry, or may write to it.
@@ -264,8 +268,20 @@ class KernelStore:
             if shared is not None and shared != _sha256(_read(self.shared_library(kernel))):
                 return None
             return CubinReport(**entry)
-        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        except StoreError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+    def prepare(self) -> None:
+        """Make the folder, and see that files can be made there.
+
+        Raises:
+            StoreError: as :meth:`report`.
+            UnwritableError: they cannot.
+        """
+        with self._locked():
+            pass
 
     def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
@@ -277,9 +293,8 @@ class KernelStore:
             shared: the shared library made of the object file, if one was.
 
         Raises:
-            StoreError: as :meth:`report`.
+            StoreError, UnwritableError: as :meth:`prepare`.
         """
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             if self.report(kernel) is None:
                 digests = {"object": _sha256(object_file), "shared": None if shared is None else _sha256(shared)}
@@ -304,7 +319,7 @@ class KernelStore:
         process whose entry is gone compiles it again.
 
         Raises:
-            StoreError: another user owns the folder, or may write to it.
+            StoreError, UnwritableError: as :meth:`prepare`.
         """
         if not self.root.is_dir():
             return Usage(0, 0)
@@ -320,14 +335,23 @@ class KernelStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the folder, which must exist, against other writers."""
-        trusted(os.stat(self.root), self.root)
-        with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
-            # Without locks two writers may meet: an object file beside the other writer's report counts as damaged, and
-            # is compiled again.
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        """Lock the folder against other writers; make it before."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            trusted(os.stat(self.root), self.root)
+            with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+                # Without locks two writers may meet: an object file beside the other writer's report counts as damaged,
+                # and is compiled again.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise UnwritableError(
+                f"compiled kernels must lie in a folder with write access and free space but {self.root} gives "
+                f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
+            ) from error
 
     def _report_file(self, kernel: AnyId) -> Path:
         return self.root / f"{kernel.digest}.json"

@@ -9,6 +9,7 @@ import torch
 from torch._C import (
     _are_functorch_transforms_active,
     _get_tracing_state,
+    _is_any_autocast_enabled,
     _is_torch_function_mode_enabled,
     _len_torch_dispatch_stack,
 )
@@ -111,18 +112,34 @@ def watched(call: Call) -> bool:
     )
 
 
+def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:
+    """The type to which autocast casts on a tensor's device, a GPU or a CPU; None outside of it."""
+    device = tensor.device.type
+    enabled = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else None
+
+
 def cast(call: Call) -> bool:
-    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
-    if torch.float32 not in (call.a.dtype, call.b.dtype):
-        return False
-    operand = call.a if call.a.dtype == torch.float32 else call.b
-    device = operand.device.type
-    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+    """Return True if autocast changes the type of a tensor. With an ``out``, torch's casts nothing, and ours only fp32,
+    which the kernel does not read."""
+    dtype = autocast_type(call.a) if _is_any_autocast_enabled() else None
+    if dtype is None or call.out is not None:
+        return dtype is not None and torch.float32 in (call.a.dtype, call.b.dtype)
+    return any(tensor is not None and _cast_to(dtype, tensor) != tensor.dtype for tensor in call[:3])
+
+
+def _cast_to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.dtype:
+    """The type that a tensor has for an autocast to a type: torch casts every floating-point type but fp64."""
+    return dtype if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor.dtype
 
 
 def autocast_call(call: Call) -> Call:
     """A call with its tensors in the types to which autocast casts them."""
     dtype = torch.get_autocast_dtype(call.a.device.type)
-    bias = None if call.bias is None else call.bias.to(dtype)
-    residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
-    return call._replace(a=call.a.to(dtype), b=call.b.to(dtype), bias=bias, residual=residual)
+    a, b = (tensor.to(_cast_to(dtype, tensor)) for tensor in (call.a, call.b))
+    bias, residual = call.bias, call.residual
+    if bias is not None:
+        bias = bias.to(_cast_to(dtype, bias))
+    if residual is not None:
+        residual = residual.to(_cast_to(call.out_dtype or dtype, residual))
+    return call._replace(a=a, b=b, bias=bias, residual=residual)

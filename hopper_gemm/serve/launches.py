@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import _increment_version, _is_torch_function_mode_enabled
+from torch._C import _increment_version, _is_any_autocast_enabled, _is_torch_function_mode_enabled
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -42,6 +42,7 @@ from hopper_gemm.serve.call import (
     Call,
     Maybe,
     autocast_call,
+    autocast_type,
     cast,
     finish_of,
     invariant,
@@ -50,15 +51,19 @@ from hopper_gemm.serve.call import (
     settings_of,
     watched,
 )
-from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-"""Makes the guard of tensors, each given once."""
+"""Makes the guard of tensors. It refuses one that is given twice, so that the key tells which are the same; of others
+that are, each call is a first one."""
+
+NUMBERS = float, int
+"""Types of a scale whose value is no part of a launch's key."""
 
 BIASED = Finish(bias=True)
 """What torch.addmm does too."""
@@ -151,9 +156,12 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        tensors = {id(one): one for one in (call.a, call.b, call.out, call.bias, call.residual) if one is not None}
-        fits = GUARD(*tensors.values()).check
-        gradient = any(tensor.requires_grad for tensor in tensors.values())
+        b, residual = call.b, call.residual
+        given = call.a, None if b is call.a else b, call.out, call.bias
+        tensors = [tensor for tensor in given if tensor is not None]
+        if residual is not None and residual is not call.out and residual is not call.a:
+            tensors.append(residual)
+        fits, gradient = GUARD(*tensors).check, any(tensor.requires_grad for tensor in tensors)
         off = misaligned if any(misaligned) else None
         turned, base, base_fits = call.b.mT, call.b._base if call.kind == "mm" else None, None
         same = (turned.shape, turned.stride(), turned.dtype, turned.is_neg())
@@ -188,15 +196,18 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         return by_operator(make(call))  # of all that watches, the guard does not know these two
     mode = MODE.__dict__  # of this thread; an attribute of a thread takes longer
     try:
+        if type(scale) is int and scale.bit_length() > 63:
+            refuse_foreign(make(call))
         key = (
             a.shape, b.shape, a is b, bias is None, residual is None, residual is out, residual is a, out is None,
-            scale is None, activation, out_dtype, config, kind,
+            None if scale is None else type(scale) in NUMBERS, activation, out_dtype, config, kind,
             mode["context"], mode["batch_invariant"] if rule is None else rule, POLICY.fallback,
+            _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
         entries = LAUNCHES.table.get(key)
-    except (AttributeError, TypeError):  # no tensor; or sizes without a hash, of which a symbolic one is traced
+    except (AttributeError, TypeError, RuntimeError):  # no tensor, or sizes without a hash: symbolic or nested
         refuse_foreign(make(call))
-        if watched(make(call)):
+        if watched(make(call)) or not all(map(strided, (a, b, bias, residual, out))):
             return by_operator(make(call))
         raise
     if entries is None:
@@ -286,7 +297,7 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
     refuse_foreign(call)
-    if not below and watched(call):
+    if watched(call) and not below:
         return by_operator(call)
     tensors = (*call[:3], call.residual, call.out)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
@@ -425,6 +436,7 @@ RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "
 """Functions with a gradient, of the arguments of the operators of these names and the call that they make."""
 
 
+@untraced
 def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     """What an operator runs on a GPU."""
     call = call_of(name, *given, **named)

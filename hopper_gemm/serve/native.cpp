@@ -15,9 +15,9 @@
  *     long as the object that is returned.
  *
  * A launch needs addresses at multiples of 16 bytes, and an output apart from what is read; it may be the whole
- * residual. A tensor that is not plain (a subclass, fake, negated, batched by vmap, dual), and a call that torch.func, a mode or a
- * tracer watches, are left to Python before anything else. So the gradients here are those of eager code alone, and
- * tracing sees what it sees without the extension.
+ * residual. A tensor that is not plain (a subclass, fake, negated, batched by vmap, dual), and a call that torch.func, a
+ * mode or a tracer watches, are left to Python before anything else. So the gradients here are those of eager code
+ * alone, and tracing sees what it sees without the extension.
  */
 #include <tvm/ffi/c_api.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -313,12 +313,16 @@ bool writable(const Tensor &given) {
   return plain(given) && !recorded(given) && (!given.is_inference() || c10::InferenceMode::is_enabled());
 }
 
-/* The type to which autocast casts operands; none where both stay as they are. */
-std::optional<ScalarType> cast_to(const Tensor &a, const Tensor &b) {
+/* Whether autocast casts tensors of a type: of every floating-point type but fp64, as torch's cached_cast. */
+bool castable(const Tensor &tensor) { return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble; }
+
+/* The type to which autocast casts operands and bias; none where all stay as they are. */
+std::optional<ScalarType> cast_to(const Tensor &a, const Tensor &b, const std::optional<Tensor> &bias = {}) {
   auto device = a.device().type();
-  bool wide = a.scalar_type() == at::kFloat || b.scalar_type() == at::kFloat;
-  if (!wide || !at::autocast::is_autocast_enabled(device)) return std::nullopt;
-  return at::autocast::get_autocast_dtype(device);
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  auto dtype = at::autocast::get_autocast_dtype(device);
+  auto casts = [&](const Tensor &tensor) { return castable(tensor) && tensor.scalar_type() != dtype; };
+  return casts(a) || casts(b) || (bias && casts(*bias)) ? std::optional(dtype) : std::nullopt;
 }
 
 /* An output: the one that is given, or a new one. */
@@ -446,6 +450,7 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
   auto left = matrix_of(a), right = matrix_of(b);
   if (!left || !right) return {};
   if (auto dtype = into.defined() ? std::nullopt : cast_to(a, b)) {
+    if (!castable(a) || !castable(b)) return {};
     Launch launch{*left, right->turned(), *right, {}};
     if (!known_once_cast(how.setting, launch, *dtype, out_dtype.value_or(*dtype))) return {};
     a = a.to(*dtype), b = b.to(*dtype);
@@ -496,7 +501,8 @@ Tensor linear(const Decided &how, Layer layer, bool record) {
   c10::DeviceGuard device(x.device());
   auto launch = launch_of(layer);
   if (!launch) return {};
-  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w)) {
+  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w, bias)) {
+    if (!castable(x) || !castable(w) || (bias && !castable(*bias)) || (residual && !castable(*residual))) return {};
     launch->out.shape[1] = sizes.back();
     if (!known_once_cast(how.setting, *launch, *dtype, out_dtype.value_or(*dtype))) return {};
     x = x.to(*dtype), w = w.to(*dtype);

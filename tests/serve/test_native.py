@@ -482,9 +482,9 @@ def test_within_autocast_nothing_is_cast_for_a_launch_that_is_not_known(native, 
     patched(*rounded)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         for call in calls:
-            with torch.autograd.profiler.profile() as profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
                 assert (call() is not None) is known
-            assert ("aten::_to_copy" in [event.name for event in profile.function_events]) is known
+            assert ("aten::_to_copy" in {event.name for event in profile.events()}) is known
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -601,7 +601,7 @@ def test_an_operator_that_is_not_known_is_run_by_its_function_with_its_gradients
     ours, theirs = OPERATOR_CALLS[name]
     given = recorded(*tensors())
     out = ours(*given)
-    assert "GeneratedBackwardFor_hopper_gemm" in out.grad_fn.name()
+    assert "hopper_gemm" in out.grad_fn.name()
     assert alike(gradients(out, given), gradients(theirs(*given), given))
 
 
@@ -674,7 +674,7 @@ def test_operators_are_seen_by_modes_batched_by_vmap_and_faked(operators):
     with Mode() as mode:
         out = mm(x.clone().requires_grad_(), w.t())
     assert mm in mode.seen
-    assert "GeneratedBackwardFor_hopper_gemm" in out.grad_fn.name()
+    assert "hopper_gemm" in out.grad_fn.name()
     assert torch.equal(torch.vmap(lambda x: mm(x, w.t()))(x.expand(3, 16, 16))[2], mm(x, w.t()))
     with FakeTensorMode() as faked:
         a, b = faked.from_tensor(x).requires_grad_(), faked.from_tensor(w).t()

@@ -363,6 +363,15 @@ def test_one_tensor_given_twice_is_known_too(launches, monkeypatch):
         monkeypatch.setattr(room, "first_call", None)
 
 
+def test_any_tensor_may_be_any_other(launches):
+    x, w, row = random(16, 16), random(16, 16), random(1, 16)[0]
+    for _ in range(3):
+        assert close(hopper_gemm.linear(x, w, residual=w), x @ w.t() + w)
+        assert close(hopper_gemm.linear(x, x, residual=x), x @ x.t() + x)
+        assert close(hopper_gemm.linear(row, w, row), w @ row + row)
+        assert close(hopper_gemm.linear(row, w, row, residual=row), w @ row + 2 * row)
+
+
 def test_launches_of_one_key_are_told_apart_and_bounded(launches):
     for _ in range(2):
         for pitch in range(16, 16 + 8 * 40, 8):

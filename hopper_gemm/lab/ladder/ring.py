@@ -17,7 +17,7 @@ from cutlass import Boolean, Int32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.pipeline import Ring
-from hopper_gemm.lab.ladder.config import LadderKernel
+from hopper_gemm.lab.ladder.ladder_config import LadderKernel
 from hopper_gemm.model import hopper
 
 WAIT_NS = 10_000_000

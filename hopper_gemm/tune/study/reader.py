@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
@@ -229,3 +230,29 @@ def frame_of(rows: Sequence[Row]) -> Any:
         columns[name] = pd.Series(values, dtype={"integer": "Int64", "number": "float64"}.get(kind, "object"))
     frame = pd.DataFrame(columns)
     return frame.assign(**{name: frame[m].astype(str) + "x" + frame[n].astype(str) for name, (m, n) in PAIRS.items()})
+
+
+def missing(study: Study) -> str:
+    """Return the rows that a study lacks by its provenance, in words; empty for a study that ended.
+
+    A study lacks finals that were asked for, or, if its run never ended, some of its rows.
+    """
+    about = study.provenance
+    if about.get("finished"):
+        return ""  # a run that ended says so
+    asked = about.get("spec", {}).get("final", {}).get("best", 0)
+    ran, had = (_by_place(study.stage(stage)) for stage in ("sweep", "final"))
+    wanted = {place: min(asked, len(configs)) for place, configs in ran.items()}
+    lacking = sum(max(0, count - len(had.get(place, ()))) for place, count in wanted.items())
+    if lacking:
+        return f"{lacking} of {sum(wanted.values())} finals"
+    return "rows"
+
+
+def _by_place(rows: Iterable[Row]) -> dict[Point, set[Any]]:
+    """The kernels and baselines that ran, by what they are paired with."""
+    found: dict[Point, set[Any]] = {}
+    for row in rows:
+        if row.ok:
+            found.setdefault(row.point.control, set()).add(row.point.subject)
+    return found

@@ -438,7 +438,7 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
     usual = {"raster": "m", "swizzle": 8}
     assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
     assert pick(entries, problem, context=context).config in begun_with(question([stranger], Options(context=context)))
-    assert not begun_with(question([problem], Options(context=context, known=False)))
+    assert not begun_with(question([problem], Options(context=context, tuned_first=False)))
 
 
 @pytest.mark.parametrize(
