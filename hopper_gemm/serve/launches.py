@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,6 +58,10 @@ from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, ha
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
+GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+"""Makes the guard of tensors. It refuses one that is given twice, so that the key tells which are the same; of others
+that are, each call is a first one."""
+
 NUMBERS = float, int
 """Types of a scale whose value is no part of a launch's key."""
 
@@ -81,6 +85,8 @@ class Launch(NamedTuple):
         shape, dtype: of a new output; the type None if it is that of ``a``.
         extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
         misaligned: which of them begin off a multiple of 16 bytes; None if none does.
+        base_fits: returns True of a matrix (n, k) whose transpose in the same memory b is, as the weight of
+            ``weight.t()``, which then is read itself: a new view takes longer. None where b was no such view.
     """
 
     fits: Callable[..., bool]
@@ -94,19 +100,7 @@ class Launch(NamedTuple):
     dtype: torch.dtype | None
     extents: tuple[int, ...]
     misaligned: tuple[bool, ...] | None
-
-
-def _fits(description: list[Any], *tensors: torch.Tensor) -> bool:
-    return _described(tensors) == description
-
-
-def _described(tensors: Iterable[torch.Tensor]) -> list[Any]:
-    """What a guard compares, of tensors of which one is given twice: torch's guard refuses those."""
-    sets = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    return [keys.raw_repr() for keys in sets] + [
-        (x.shape, x.stride(), x.dtype, x.device, type(x), torch._C._dispatch_keys(x).raw_repr(), x.requires_grad)
-        for x in tensors
-    ]
+    base_fits: Callable[..., bool] | None
 
 
 class Launches:
@@ -162,15 +156,18 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        given = (call.a, call.b, call.out, call.bias, None if call.residual is call.out else call.residual)
+        b, residual = call.b, call.residual
+        given = call.a, None if b is call.a else b, call.out, call.bias
         tensors = [tensor for tensor in given if tensor is not None]
-        if len(set(map(id, tensors))) == len(tensors):
-            fits = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        else:
-            fits = partial(_fits, _described(tensors))
-        gradient = any(tensor.requires_grad for tensor in tensors)
+        if residual is not None and residual is not call.out and residual is not call.a:
+            tensors.append(residual)
+        fits, gradient = GUARD(*tensors).check, any(tensor.requires_grad for tensor in tensors)
         off = misaligned if any(misaligned) else None
-        entry = Launch(fits, gradient, kernel, before, after, finishes, device, shape, another, extents, off)
+        turned, base, base_fits = call.b.mT, call.b._base if call.kind == "mm" else None, None
+        same = (turned.shape, turned.stride(), turned.dtype, turned.is_neg())
+        if base is not None and (base.shape, base.stride(), base.dtype, base.is_neg()) == same:
+            base_fits = GUARD(base).check
+        entry = Launch(fits, gradient, kernel, before, after, finishes, device, shape, another, extents, off, base_fits)
         others = table.get(key, ())
         table[key] = ((entry, *others) if off is None else (*others, entry))[-self.most_alike :]
         return entry
@@ -202,9 +199,8 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         if type(scale) is int and scale.bit_length() > 63:
             refuse_foreign(make(call))
         key = (
-            a.shape, b.shape, bias is None, residual is None, residual is out, out is None,
-            None if scale is None else type(scale) in NUMBERS, activation,
-            out_dtype, config, kind,
+            a.shape, b.shape, a is b, bias is None, residual is None, residual is out, residual is a, out is None,
+            None if scale is None else type(scale) in NUMBERS, activation, out_dtype, config, kind,
             mode["context"], mode["batch_invariant"] if rule is None else rule, POLICY.fallback,
             _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
@@ -216,10 +212,12 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
         raise
     if entries is None:
         return first_call(make(call), key, below)
-    tensors = (a, b) if out is None else (a, b, out)
+    tensors = (a,) if a is b else (a, b)
+    if out is not None:
+        tensors += (out,)
     if bias is not None:
         tensors += (bias,)
-    if residual is not None and residual is not out:
+    if residual is not None and residual is not out and residual is not a:
         tensors += (residual,)
     for entry in entries:
         if entry.fits(*tensors):
@@ -237,7 +235,8 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
     if out is not None:
         begin, extents, size = out.data_ptr(), entry.extents, entry.extents[-1]
         near = at_a - size < begin < at_a + extents[0] or at_b - size < begin < at_b + extents[1]
-        bits |= 1 if near or _near_added(begin, bias, residual, out, extents) else begin
+        added = bias is not None or residual is not None
+        bits |= 1 if near or (added and _near_added(begin, bias, residual, out, extents)) else begin
     if bits & MISALIGNED or entry.misaligned is not None:
         return _at_other_addresses(make(call), key, tensors, below)
     return _run(entry, call)
@@ -245,7 +244,7 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
 
 def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
-    _, _, kernel, before, after, finishes, device, shape, dtype, _, _ = entry
+    _, _, kernel, before, after, finishes, device, shape, dtype, _, _, base_fits = entry
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -255,7 +254,10 @@ def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     else:
         _increment_version((out,))
     if kind == "mm":
-        kernel(a, b.mT, out, *before)
+        base = b._base
+        if base is None or base_fits is None or base.data_ptr() != b.data_ptr() or not base_fits(base):
+            base = b.mT
+        kernel(a, base, out, *before)
     elif a.dim() == 2:
         kernel(a, b, out, *before, bias, residual, scale, *after) if finishes else kernel(a, b, out, *before)
     else:

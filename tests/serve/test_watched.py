@@ -355,11 +355,21 @@ def test_a_lazy_clone_is_written_and_its_source_left(launches, known, kind):
 
 
 def test_one_tensor_given_twice_is_known_too(launches, monkeypatch):
-    x = random(16, 16)
+    x, w = random(16, 16), random(16, 16)
     right = x @ x
-    assert close(hopper_gemm.matmul(x, x), right)
-    monkeypatch.setattr(room, "first_call", None)
-    assert close(hopper_gemm.matmul(x, x), right)
+    for _ in range(2):
+        assert close(hopper_gemm.matmul(x, x), right)
+        assert close(hopper_gemm.linear(x, w, residual=x), x @ w.t() + x)
+        monkeypatch.setattr(room, "first_call", None)
+
+
+def test_any_tensor_may_be_any_other(launches):
+    x, w, row = random(16, 16), random(16, 16), random(1, 16)[0]
+    for _ in range(3):
+        assert close(hopper_gemm.linear(x, w, residual=w), x @ w.t() + w)
+        assert close(hopper_gemm.linear(x, x, residual=x), x @ x.t() + x)
+        assert close(hopper_gemm.linear(row, w, row), w @ row + row)
+        assert close(hopper_gemm.linear(row, w, row, residual=row), w @ row + 2 * row)
 
 
 def test_launches_of_one_key_are_told_apart_and_bounded(launches):
@@ -383,3 +393,24 @@ def test_a_parameter_without_recording_is_known_and_recorded_where_gradients_are
     for recording in (False, True, False, True):
         with torch.set_grad_enabled(recording):
             assert hopper_gemm.linear(x, w).requires_grad is recording
+
+
+def test_the_transpose_of_any_base_is_multiplied_as_it_is(launches):
+    """A known product reads the base itself where that is the transpose, and no other base."""
+    x, w = random(24, 16), random(16, 16)
+    wide, typed = torch.cat((w, w), 1), w.view(torch.int16)
+    turned = w.clone().t_()
+    views = [w.t(), wide[:, :16].t(), typed.view(torch.bfloat16).t(), torch._neg_view(w).t(), w, turned, w.t().t().t()]
+    for _ in range(2):
+        for view in views:
+            assert close(hopper_gemm.matmul(x, view), x @ view)
+    w.t_()
+    assert close(hopper_gemm.matmul(x, views[0]), x @ views[0])
+
+
+def test_the_values_of_a_sparse_tensor_are_dense_operands(launches):
+    x, values = random(24, 16), random(16, 40)
+    sparse = torch.sparse_coo_tensor(torch.arange(16)[None], values, is_coalesced=True)
+    for _ in range(2):
+        assert close(hopper_gemm.matmul(x, sparse.values()), x @ values)
+        assert close(hopper_gemm.matmul(x, sparse.values().t().contiguous().t()), x @ values)
