@@ -152,8 +152,8 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
         if isinstance(kernel, PaddingId):
             compiled = compile_padding()
         else:
-            asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
-            compiled = compile_kernel(*asked)
+            options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            compiled = compile_kernel(kernel.config, *options)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
@@ -191,9 +191,8 @@ def load(
     Raises:
         IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
-    found = reasons(config, problem, finish)
-    if found:
-        raise IllegalConfigError("; ".join(map(str, found)))
+    if violations := reasons(config, problem, finish):
+        raise IllegalConfigError("; ".join(map(str, violations)))
     if observer and problem.out_of_reach:
         raise IllegalConfigError(
             f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "

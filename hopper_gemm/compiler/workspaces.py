@@ -48,7 +48,7 @@ class PerStream(Generic[T]):
         self._make, self._fits = make, fits
         self._capture = capture or (lambda device, sizes: make(device, sizes, None))
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int], T] = {}
+        self._by_stream: dict[tuple[int, int], T] = {}
         """By device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
@@ -63,12 +63,12 @@ class PerStream(Generic[T]):
         if torch.cuda.is_current_stream_capturing():
             return self._capture(device, sizes)
         key = device, torch._C._cuda_getCurrentRawStream(device)
-        found = self._known.get(key)
-        if found is None or not self._fits(found, sizes):
+        workspace = self._by_stream.get(key)
+        if workspace is None or not self._fits(workspace, sizes):
             with self._lock:
-                before = self._known.get(key)
-                found = self._known[key] = outside_pools(device, lambda: self._make(device, sizes, before))
-        return found
+                before = self._by_stream.get(key)
+                workspace = self._by_stream[key] = outside_pools(device, lambda: self._make(device, sizes, before))
+        return workspace
 
 
 def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
@@ -107,7 +107,7 @@ class CapturedWords:
         self._lock = threading.Lock()
         self._made: list[torch.Tensor] = []
         """For good."""
-        self._known: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
+        self._by_stream: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
         """By device and stream: number of its last capture, and the words."""
 
     def get(self, device: int, count: int) -> torch.Tensor:
@@ -117,12 +117,12 @@ class CapturedWords:
         stream, where = torch._C._cuda_getCurrentRawStream(device), torch.device("cuda", device)
         number = capture_of(stream)
         with self._lock:
-            last, words = self._known.get((device, stream), (0, None))
+            last, words = self._by_stream.get((device, stream), (0, None))
             if words is None or last != number or words.numel() < count:
                 most = max(count, LEAST_WORDS)
                 words = outside_pools(device, lambda: torch.zeros(most, dtype=torch.int32, device=where), idle=True)
                 self._made.append(words)
-                self._known[device, stream] = number, words
+                self._by_stream[device, stream] = number, words
             return words
 
 
@@ -141,9 +141,9 @@ def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
 
     sums, words = sizes
     least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
-    place = torch.device("cuda", device)
-    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=place)
-    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
+    where = torch.device("cuda", device)
+    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=where)
+    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=where)
 
 
 def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
