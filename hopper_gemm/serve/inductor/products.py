@@ -72,7 +72,7 @@ def withdraw() -> None:
     """Offer them no longer; what is compiled stays."""
     from torch._inductor import config
 
-    config.external_matmul = [one for one in config.external_matmul if one is not hopper_gemm_mm]
+    config.external_matmul = [product for product in config.external_matmul if product is not hopper_gemm_mm]
     for operator, lowering in _own.items():
         from torch._inductor.lowering import user_lowerings
 

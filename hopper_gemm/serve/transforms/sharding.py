@@ -58,6 +58,6 @@ def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], c
     for name, operator in operators.items():
         register_sharding(operator)(rule(name))
         # register_sharding has the cache look at integers alone, and not at an activation
-        known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-        known[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
+        schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+        schemas[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
     return True
