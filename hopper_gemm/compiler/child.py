@@ -91,12 +91,8 @@ class Child:
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
-        """Send a request without waiting for the answer; one request at a time.
-
-        Args:
-            request: picklable.
-            timeout: seconds allowed for the answer.
-        """
+        """Send a picklable request without waiting for the answer, which may take ``timeout`` seconds; one request at
+        a time."""
         self.start()
         assert self._connection is not None
         self._timeout = timeout
@@ -138,11 +134,7 @@ class Child:
         return Reply("answer", payload)
 
     def ask(self, request: Any, timeout: float) -> Reply:
-        """Send a request and wait for the reply.
-
-        Args:
-            request, timeout: as for :meth:`send`.
-        """
+        """Send a request, as :meth:`send`, and wait for the reply."""
         self.send(request, timeout)
         while (reply := self.poll()) is None:
             wait(self.waits, 1.0)

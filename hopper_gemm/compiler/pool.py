@@ -115,7 +115,7 @@ class CompilePool:
         return self._built.get(kernel)
 
     def result(self, kernel: AnyId) -> Built:
-        """Wait for a kernel; one that was never submitted is compiled now."""
+        """Wait for a kernel and return its result; submit it if it was not."""
         self.submit([kernel])
         while kernel not in self._built:
             wait(self.waits, 1.0)

@@ -120,9 +120,7 @@ class KernelId:
     def digest(self) -> str:
         """Name of the entry in a store."""
         kernel = {**asdict(self), "builder": self.config.builder}
-        sources = source_digest(self.config.builder, self.observer)
-        parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest(kernel, source_digest(self.config.builder, self.observer))
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,12 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        parts = {"sources": source_digest(), "kernel": "padding", "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest("padding", source_digest())
+
+
+def _entry_digest(kernel: object, sources: str) -> str:
+    parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
+    return _sha256(json.dumps(parts, sort_keys=True).encode())[:32]
 
 
 AnyId = KernelId | PaddingId
