@@ -33,13 +33,13 @@ class HopperLinear(torch.nn.Linear):
 
 
 class BatchInvariantLinear(HopperLinear):
-    """Likewise; a row of the output does not depend on the other rows of the input."""
+    """:class:`HopperLinear` where a row of the output does not depend on the other rows of the input."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class AccumulatingLinear(HopperLinear):
-    """Likewise; the weight's gradient is added to ``weight.main_grad``."""
+    """:class:`HopperLinear` whose weight's gradient is added to ``weight.main_grad``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight, rule = self.weight, self.batch_invariant
@@ -59,13 +59,13 @@ class AccumulatingLinear(HopperLinear):
 
 
 class BatchInvariantAccumulatingLinear(AccumulatingLinear):
-    """Both."""
+    """Batch-invariant :class:`AccumulatingLinear`."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class _Accumulated(torch.autograd.Function):
-    """A layer whose weight's gradient is added to a matrix of fp32, by the launch that multiplies it."""
+    """Add a layer's weight gradient to an fp32 matrix, by the launch that multiplies it."""
 
     @staticmethod
     def forward(
@@ -135,7 +135,7 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
 
 
 def _autocast(x: torch.Tensor) -> torch.dtype | None:
-    """The type to which autocast casts on a tensor's device; None where it does not."""
+    """Return the type to which autocast casts on a tensor's device, None where it does not cast."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind) else None
 
@@ -302,12 +302,11 @@ def _readers(model: torch.nn.Module, always: bool) -> dict[int, str]:
 
 
 def _hidden(module: Any) -> str:
-    """Why the ``forward`` of our class would not run, or would be wrong, in a layer's place; empty if it would run."""
+    """Return why the ``forward`` of our class would not run, or be wrong, in a layer's place; empty if it would run."""
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript compiled it; patch before"
     if type(module) is not torch.nn.Linear:
-        again = isinstance(module, HopperLinear)
-        return "replaced before" if again else "a class of its own"
+        return "replaced before" if isinstance(module, HopperLinear) else "a class of its own"
     if "forward" in vars(module) or "_call_impl" in vars(module):
         return "a forward of its own, set on the instance, as hooks of accelerate do; patch before or remove it"
     if not isinstance(module.weight, torch.Tensor) or module.weight.dim() != 2:
@@ -334,7 +333,7 @@ def _decided(
 
 
 def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
-    """Whether a layer is worth replacing, and why."""
+    """Return whether a layer is worth replacing, and the reason."""
     (n, k), dtype = weight.shape, DTYPES.get(weight.dtype, "bf16")
     device = weight.get_device() if weight.is_cuda else 0
     speedups = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))

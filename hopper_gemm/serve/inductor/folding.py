@@ -62,7 +62,7 @@ _own: list[Folding] = []
 
 
 def start() -> None:
-    """Fold, from the next compilation on. Where another's passes hold every place, warn and do not."""
+    """Fold from the next compilation on; only warn if other passes hold every slot."""
     if not _own:
         _own.append(Folding())
     held = [getattr(config, slot) for slot in SLOTS]
@@ -79,7 +79,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Fold no longer; what is compiled stays."""
+    """Stop folding; compiled graphs stay."""
     for slot in SLOTS:
         if _own and getattr(config, slot) is _own[0]:
             setattr(config, slot, None)

@@ -45,13 +45,11 @@ def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], c
         def sharding(*given: Any) -> list[tuple[list[Any], list[Any]]]:
             fit = placements(name, call_of(name, *given))
             fields = list(zip(arguments[name], given, strict=False))
-            return [
-                (
-                    [out],
-                    [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields],
-                )
-                for out, *row in fit
-            ]
+
+            def inputs(row: list[Any]) -> list[Any]:
+                return [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields]
+
+            return [([out], inputs(row)) for out, *row in fit]
 
         return sharding
 
