@@ -91,12 +91,8 @@ class Child:
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
-        """Send a request without waiting for the answer; one request at a time.
-
-        Args:
-            request: picklable.
-            timeout: seconds allowed for the answer.
-        """
+        """Send a picklable request without waiting for the answer, which may take ``timeout`` seconds; one request at
+        a time."""
         self.start()
         assert self._connection is not None
         self._timeout = timeout
@@ -128,9 +124,9 @@ class Child:
             if process is None:  # closed by another thread
                 return Reply("died", error="the process was closed")
             process.join(5)
-            how = ending(process.exitcode)
+            end = ending(process.exitcode)
             self.close()
-            return Reply("died", error=f"the process died with {how}")
+            return Reply("died", error=f"the process died with {end}")
         self.deadline = None
         if kind == "raised":
             self.close()
@@ -138,11 +134,7 @@ class Child:
         return Reply("answer", payload)
 
     def ask(self, request: Any, timeout: float) -> Reply:
-        """Send a request and wait for the reply.
-
-        Args:
-            request, timeout: as for :meth:`send`.
-        """
+        """Send a request, as :meth:`send`, and wait for the reply."""
         self.send(request, timeout)
         while (reply := self.poll()) is None:
             wait(self.waits, 1.0)
@@ -183,16 +175,16 @@ def _without_main() -> Iterator[None]:
             multiprocessing.spawn.get_preparation_data = whole
 
 
-def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
+def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple[Any, Connection]:
     """Start a process, which does not run the caller's ``__main__``; return it and the parent's end of its pipe.
 
     Args:
         target: a function of a module; it is called with its end of the pipe, then the arguments.
         arguments: picklable, of classes of modules.
-        about: name of the process, and whether it is a daemon.
+        options: of the process: its name, and whether it is a daemon.
     """
     line, far = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
+    process = CONTEXT.Process(target=target, args=(far, *arguments), **options)
     with _without_main():
         process.start()
     far.close()
@@ -200,7 +192,7 @@ def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[A
 
 
 def ending(code: int | None) -> str:
-    """The end of a process in two or three words, from its exit code."""
+    """Describe a process's end in two or three words, from its exit code."""
     with contextlib.suppress(ValueError):
         if code is not None and code < 0:
             return f"signal {signal.Signals(-code).name}"

@@ -70,13 +70,7 @@ class LoadedKernel:
 
     @staticmethod
     def of(config: Kernel, report: CubinReport, launcher: Any) -> LoadedKernel:
-        """The kernel of a launcher, for the current device.
-
-        Args:
-            config: the resolved kernel.
-            report: of the kernel.
-            launcher: see :func:`launcher_of`.
-        """
+        """Return the kernel of a launcher (:func:`launcher_of`) for the current device."""
         clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
         return LoadedKernel(config, report, launcher, clusters)
 
@@ -91,19 +85,15 @@ class LoadedKernel:
             readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long; None for others.
         """
         sums = words = None
-        if self._meets:
+        if not self.repeatable:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
         self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings)
 
     @cached_property
-    def _meets(self) -> bool:
-        return self.config.has_workspace
-
-    @property
     def repeatable(self) -> bool:
-        """Return True if a launch needs its matrices alone, and no workspace of the stream."""
-        return not self._meets
+        """True if a launch needs its matrices alone, and no workspace of the stream."""
+        return not self.config.has_workspace
 
     @cached_property
     def order(self) -> tuple[int, bool, int, bool]:
@@ -152,8 +142,8 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
         if isinstance(kernel, PaddingId):
             compiled = compile_padding()
         else:
-            asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
-            compiled = compile_kernel(*asked)
+            options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            compiled = compile_kernel(kernel.config, *options)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
@@ -191,9 +181,8 @@ def load(
     Raises:
         IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
-    found = reasons(config, problem, finish)
-    if found:
-        raise IllegalConfigError("; ".join(map(str, found)))
+    if violations := reasons(config, problem, finish):
+        raise IllegalConfigError("; ".join(map(str, violations)))
     if observer and problem.out_of_reach:
         raise IllegalConfigError(
             f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "

@@ -111,17 +111,16 @@ class KernelId:
             config, problem, observer, finish: as for :func:`hopper_gemm.compiler.loader.load`.
             scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
         """
-        asked = "c" in problem.out_of_reach if scattered is None else scattered
-        asked = asked or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, asked)
+        if scattered is None:
+            scattered = "c" in problem.out_of_reach
+        scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, scattered)
 
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
         kernel = {**asdict(self), "builder": self.config.builder}
-        sources = source_digest(self.config.builder, self.observer)
-        parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest(kernel, source_digest(self.config.builder, self.observer))
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,12 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        parts = {"sources": source_digest(), "kernel": "padding", "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest("padding", source_digest())
+
+
+def _entry_digest(kernel: object, sources: str) -> str:
+    parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
+    return _sha256(json.dumps(parts, sort_keys=True).encode())[:32]
 
 
 AnyId = KernelId | PaddingId
@@ -161,7 +164,7 @@ def source_digest(*classes: str) -> str:
             are sources too.
     """
     root = Path(__file__).parents[1]
-    modules = {root.parent.joinpath(*one.partition(":")[0].split(".")) for one in classes if one}
+    modules = {root.parent.joinpath(*name.partition(":")[0].split(".")) for name in classes if name}
     folders = {module.parent for module in modules} - {root / "kernel"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
@@ -262,8 +265,8 @@ class KernelStore:
             trusted(os.stat(self.root), self.root)
             entry = json.loads(_read(self._report_file(kernel)))
             shared = entry.pop("shared")
-            found = _sha256(_read(self.object_file(kernel)))
-            if (entry.pop("kernel"), entry.pop("object")) != (kernel.digest, found):
+            digests = kernel.digest, _sha256(_read(self.object_file(kernel)))
+            if (entry.pop("kernel"), entry.pop("object")) != digests:
                 return None
             if shared is not None and shared != _sha256(_read(self.shared_library(kernel))):
                 return None
@@ -324,10 +327,10 @@ class KernelStore:
         if not self.root.is_dir():
             return Usage(0, 0)
         with self._locked():
-            found = self.usage()
+            removed = self.usage()
             for path in self._files():
                 path.unlink(missing_ok=True)
-        return found
+        return removed
 
     def _files(self) -> list[Path]:
         """Files of entries; of each entry the report first, so that no report outlives its object file."""

@@ -14,6 +14,7 @@ and live as long as the process, since nothing tells when a graph is gone: some 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -30,13 +31,12 @@ T = TypeVar("T")
 
 
 class PerStream(Generic[T]):
-    """One object of a kind for each stream, and a new one for each launch that is captured. Thread-safe.
+    """A workspace for each stream, and a new one for each launch that is captured. Thread-safe.
 
     Args:
-        make: makes one on a device, for the current stream, of at least these sizes and as large as the one before, if
-            there was one.
-        fits: tells whether one is large enough.
-        capture: makes that of a launch that is captured, of these sizes, on the current stream; by default as ``make``.
+        make: allocates on a device, for the current stream, at least these sizes and those of the previous workspace.
+        fits: True if a workspace is large enough.
+        capture: allocates for a launch that is captured, on the current stream; by default as ``make``.
     """
 
     def __init__(
@@ -48,34 +48,34 @@ class PerStream(Generic[T]):
         self._make, self._fits = make, fits
         self._capture = capture or (lambda device, sizes: make(device, sizes, None))
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int], T] = {}
+        self._by_stream: dict[tuple[int, int], T] = {}
         """By device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
-        """The one for a launch on the current stream of a device. Of a launch that is captured it must not be kept.
+        """Return the workspace of a launch on the current stream; that of a captured launch must not be kept.
 
         Args:
-            device: index; it must be the current one.
-            sizes: the least that it must have.
+            device: index of the current device.
+            sizes: least sizes.
         """
         import torch
 
         if torch.cuda.is_current_stream_capturing():
             return self._capture(device, sizes)
         key = device, torch._C._cuda_getCurrentRawStream(device)
-        found = self._known.get(key)
-        if found is None or not self._fits(found, sizes):
+        workspace = self._by_stream.get(key)
+        if workspace is None or not self._fits(workspace, sizes):
             with self._lock:
-                before = self._known.get(key)
-                found = self._known[key] = outside_pools(device, lambda: self._make(device, sizes, before))
-        return found
+                before = self._by_stream.get(key)
+                workspace = self._by_stream[key] = outside_pools(device, lambda: self._make(device, sizes, before))
+        return workspace
 
 
 def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
-    """What a function makes, allocated in no memory pool, also while a stream is captured.
+    """Call a function whose allocations must lie in no memory pool, also while a stream is captured; return its result.
 
     Args:
-        device: index; it must be the current one.
+        device: index of the current device.
         make: called in a thread of its own, whose current stream is the caller's.
         idle: take another stream, which is not captured, and wait for it.
     """
@@ -105,29 +105,26 @@ class CapturedWords:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: list[torch.Tensor] = []
-        """For good."""
-        self._known: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
-        """By device and stream: number of its last capture, and the words."""
+        self._words: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
+        """By device, stream and number of its capture; the last are the largest. Kept for good: a graph may use any."""
 
     def get(self, device: int, count: int) -> torch.Tensor:
-        """Those of the current stream, which is captured; ``count`` at least."""
+        """Return at least ``count`` words for the current stream, which is captured."""
         import torch
 
         stream, where = torch._C._cuda_getCurrentRawStream(device), torch.device("cuda", device)
-        number = capture_of(stream)
         with self._lock:
-            last, words = self._known.get((device, stream), (0, None))
-            if words is None or last != number or words.numel() < count:
-                most = max(count, LEAST_WORDS)
-                words = outside_pools(device, lambda: torch.zeros(most, dtype=torch.int32, device=where), idle=True)
-                self._made.append(words)
-                self._known[device, stream] = number, words
-            return words
+            made = self._words[device, stream, capture_of(stream)]
+            if not made or made[-1].numel() < count:
+                size = max(count, LEAST_WORDS)
+                made.append(
+                    outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=where), idle=True)
+                )
+            return made[-1]
 
 
 def capture_of(stream: int) -> int:
-    """Number of the capture under way on a stream; 0 where there is none."""
+    """Return the number of the capture under way on a stream, 0 without one."""
     from cuda.bindings import runtime
 
     error, status, number, *_ = runtime.cudaStreamGetCaptureInfo(stream)
@@ -141,13 +138,13 @@ def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
 
     sums, words = sizes
     least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
-    place = torch.device("cuda", device)
-    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=place)
-    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
+    where = torch.device("cuda", device)
+    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=where)
+    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=where)
 
 
 def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
-    """A workspace of a launch that is captured."""
+    """Allocate the workspace of a launch that is captured."""
     import torch
 
     sums = torch.empty(max(sizes[0], LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))

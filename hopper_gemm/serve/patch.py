@@ -33,13 +33,13 @@ class HopperLinear(torch.nn.Linear):
 
 
 class BatchInvariantLinear(HopperLinear):
-    """Likewise; a row of the output does not depend on the other rows of the input."""
+    """:class:`HopperLinear` where a row of the output does not depend on the other rows of the input."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class AccumulatingLinear(HopperLinear):
-    """Likewise; the weight's gradient is added to ``weight.main_grad``."""
+    """:class:`HopperLinear` whose weight's gradient is added to ``weight.main_grad``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight, rule = self.weight, self.batch_invariant
@@ -50,22 +50,22 @@ class AccumulatingLinear(HopperLinear):
         if is_compiling():
             raise RuntimeError("main_grad must be used in eager code; leave these layers out of torch.compile")
         if total is None or (total.shape, total.dtype) != (weight.shape, torch.float32):
-            told = None if total is None else f"{tuple(total.shape)} {total.dtype}"
+            given = None if total is None else f"{tuple(total.shape)} {total.dtype}"
             raise ValueError(
-                f"weight.main_grad must be {tuple(weight.shape)} torch.float32 but is {told}; "
+                f"weight.main_grad must be {tuple(weight.shape)} torch.float32 but is {given}; "
                 "set it before a forward pass, or patch without main_grad"
             )
         return _Accumulated.apply(input, weight, self.bias, total, MODE.batch_invariant if rule is None else rule)
 
 
 class BatchInvariantAccumulatingLinear(AccumulatingLinear):
-    """Both."""
+    """Batch-invariant :class:`AccumulatingLinear`."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class _Accumulated(torch.autograd.Function):
-    """A layer whose weight's gradient is added to a matrix of fp32, by the launch that multiplies it."""
+    """Add a layer's weight gradient to an fp32 matrix, by the launch that multiplies it."""
 
     @staticmethod
     def forward(
@@ -121,27 +121,23 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
     overrides it, sparse ones, types that autocast does not make one, and what does not fit."""
     given = (x, weight) if bias is None else (x, weight, bias)
     unaware = torch._C._disabled_torch_function_impl  # of subclasses that handle operators alone, such as DTensor
-    if not all(type(one) in PLAIN or getattr(type(one), "__torch_function__", None) is unaware for one in given):
+    if not all(
+        type(tensor) in PLAIN or getattr(type(tensor), "__torch_function__", None) is unaware for tensor in given
+    ):
         return True
     fits = x.layout == torch.strided and x.dim() > 0 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
-    if not fits or weight.numel() == 0 or len({one.device for one in given}) > 1:
+    if not fits or weight.numel() == 0 or len({tensor.device for tensor in given}) > 1:
         return True
-    types = {one.dtype for one in given}
+    types = {tensor.dtype for tensor in given}
     if (dtype := _autocast(x)) is not None:
         return not types <= {torch.float32, *DTYPES} or dtype not in DTYPES
     return len(types) > 1 or x.dtype not in DTYPES
 
 
 def _autocast(x: torch.Tensor) -> torch.dtype | None:
-    """The type to which autocast casts on a tensor's device; None where it does not."""
+    """Return the type to which autocast casts on a tensor's device, None where it does not cast."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind) else None
-
-
-def _known_to_operators(tensor: Any) -> bool:
-    """Return True for a subclass that handles operators and leaves torch's functions alone, such as DTensor."""
-    handled = torch._C._disabled_torch_function_impl
-    return isinstance(tensor, torch.Tensor) and type(tensor).__torch_function__ is handled
 
 
 @dataclass(frozen=True)
@@ -268,16 +264,16 @@ def patch(
     tokens = listed("tokens", tokens, "numbers of rows")
     if wrong := [rows for rows in tokens if type(rows) is not int]:
         raise TypeError(f"tokens must be numbers of rows but has {shown(wrong[0])}; give ints")
-    found: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if _is_linear(module)]
+    linears: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if _is_linear(module)]
     readers = _readers(model, batch_invariant)
     layers = [
         _decided(name, module, batch_invariant, frozenset(tokens), readers.get(id(module)) or _hidden(module))
-        for name, module in found
+        for name, module in linears
     ]
     if batch_invariant and (cannot := [layer for layer in layers if not layer.replaced]):
-        told = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
-        raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {told}")
-    modules = tuple(module for (_, module), layer in zip(found, layers, strict=True) if layer.replaced)
+        refused = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
+        raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {refused}")
+    modules = tuple(module for (_, module), layer in zip(linears, layers, strict=True) if layer.replaced)
     for module in modules:
         module.__class__ = _CLASSES[batch_invariant, main_grad]
     return Patch(tuple(layers), modules)
@@ -306,12 +302,11 @@ def _readers(model: torch.nn.Module, always: bool) -> dict[int, str]:
 
 
 def _hidden(module: Any) -> str:
-    """Why the ``forward`` of our class would not run, or would be wrong, in a layer's place; empty if it would run."""
+    """Return why the ``forward`` of our class would not run, or be wrong, in a layer's place; empty if it would run."""
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript compiled it; patch before"
     if type(module) is not torch.nn.Linear:
-        again = isinstance(module, HopperLinear)
-        return "replaced before" if again else "a class of its own"
+        return "replaced before" if isinstance(module, HopperLinear) else "a class of its own"
     if "forward" in vars(module) or "_call_impl" in vars(module):
         return "a forward of its own, set on the instance, as hooks of accelerate do; patch before or remove it"
     if not isinstance(module.weight, torch.Tensor) or module.weight.dim() != 2:
@@ -325,26 +320,26 @@ def _decided(
     name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int], hidden: str
 ) -> PatchedLayer:
     weight: Any = getattr(module, "weight", None)
-    about = type(module).__name__
+    summary = type(module).__name__
     with suppress(AttributeError, RuntimeError):  # none, or not yet initialised
-        about = f"{about} {tuple(weight.shape)} {weight.dtype}"
+        summary = f"{summary} {tuple(weight.shape)} {weight.dtype}"
     if hidden:
-        return PatchedLayer(name, about, False, hidden)
+        return PatchedLayer(name, summary, False, hidden)
     cast = weight.dtype == torch.float32 and not batch_invariant
     if weight.dtype not in DTYPES and not cast:
-        return PatchedLayer(name, about, False, "only bfloat16 and float16 are supported")
+        return PatchedLayer(name, summary, False, "only bfloat16 and float16 are supported")
     replaced, why = (True, "batch-invariant") if batch_invariant else _pays(weight, tokens)
-    return PatchedLayer(name, about, replaced, f"{why}; within torch.autocast" if cast and replaced else why)
+    return PatchedLayer(name, summary, replaced, f"{why}; within torch.autocast" if cast and replaced else why)
 
 
 def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
-    """Whether a layer is worth replacing, and why."""
+    """Return whether a layer is worth replacing, and the reason."""
     (n, k), dtype = weight.shape, DTYPES.get(weight.dtype, "bf16")
     device = weight.get_device() if weight.is_cuda else 0
-    known = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
-    if known:
-        mean = geometric_mean(known.values())
-        shown = ", ".join(str(m) for m in sorted(known)[:4]) + (", ..." if len(known) > 4 else "")
+    speedups = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
+    if speedups:
+        mean = geometric_mean(speedups.values())
+        shown = ", ".join(str(m) for m in sorted(speedups)[:4]) + (", ..." if len(speedups) > 4 else "")
         return mean >= 1.0, f"{mean:.3f}x torch.mm at m = {shown}"
     if filled_up(GemmProblem(8, n, k, dtype)) != GemmProblem(8, n, k, dtype):
         return False, "n or k is no multiple of 8, so that operands would be copied at each call"

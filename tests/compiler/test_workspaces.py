@@ -101,7 +101,7 @@ def test_launches_of_a_capture_share_words_and_captures_do_not(device):
     assert len(device.live) == 120, "a graph may be replayed as long as the process lives"
     device.number = 0
     assert kept.get(0, 100, 10) is kept.get(0, 50, 10)
-    assert len(kept._known) == 1
+    assert len(kept._by_stream) == 1
 
 
 def test_a_workspace_grows_and_never_shrinks(device):

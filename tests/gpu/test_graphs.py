@@ -31,8 +31,8 @@ def kernels() -> list[KernelId | PaddingId]:
 def first_call(monkeypatch):
     """Nothing is known: no launch, and no workspace."""
     LAUNCHES.forget()
-    monkeypatch.setattr(WORKSPACES, "_known", {})
-    monkeypatch.setattr(PADDED, "_known", {})
+    monkeypatch.setattr(WORKSPACES, "_by_stream", {})
+    monkeypatch.setattr(PADDED, "_by_stream", {})
     monkeypatch.setattr(workspaces, "CAPTURED_WORDS", CapturedWords())
     yield
     torch.cuda.synchronize()

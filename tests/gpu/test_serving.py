@@ -284,7 +284,7 @@ def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded
     assert len({kernel.config.compiled() for kernel in loaded}) < 20
     sizes = [4 * workspace_size(one.config, m, n, one.clusters)[0] for one, m in zip(loaded, BATCHES, strict=True)]
     assert sum(sizes) > 64 * 2**20
-    before, pool, graphs = len(WORKSPACES._known), torch.cuda.graph_pool_handle(), []
+    before, pool, graphs = len(WORKSPACES._by_stream), torch.cuda.graph_pool_handle(), []
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     used = torch.cuda.memory_reserved()
@@ -294,7 +294,7 @@ def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded
             product = hopper_gemm.matmul(x, weight)
         graphs.append((graph, product))
     assert torch.cuda.memory_reserved() - used < 64 * 2**20
-    assert len(WORKSPACES._known) <= before + 1
+    assert len(WORKSPACES._by_stream) <= before + 1
     for (graph, product), right in reversed(list(zip(graphs, expected, strict=True))):
         product.zero_()
         graph.replay()

@@ -104,21 +104,21 @@ def prebuild(
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
         GemmProblem(8, 8, 8, *types)
     among = tables(None if gpu is None else slug(gpu))
-    asked = dict.fromkeys(_with_finish(one) for one in listed("problems", problems, "problems"))
+    pairs = dict.fromkeys(_with_finish(given) for given in listed("problems", problems, "problems"))
     wanted: list[AnyId] = [
-        KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
-        for one, finish in asked
+        KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
+        for problem, finish in pairs
     ]
-    wanted += [PaddingId() for one, _ in asked if one.padded]
-    wanted += [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
+    wanted += [PaddingId() for problem, _ in pairs if problem.padded]
+    wanted += [KernelId.of(kernel, GemmProblem(8, 8, 8, *types)) for types in menu for kernel in suited(*types)]
     return build(list(dict.fromkeys(wanted)), store, workers, watch)
 
 
-def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
-    """A problem and its finish, of what :func:`prebuild` takes."""
-    if isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], Finish):
-        return GemmProblem.of(one[0]), one[1]
-    return GemmProblem.of(one), None
+def _with_finish(given: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
+    """Return the problem and its finish from an element of ``problems``."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
+        return GemmProblem.of(given[0]), given[1]
+    return GemmProblem.of(given), None
 
 
 def build(
@@ -130,12 +130,15 @@ def build(
     """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
     uses; arguments and errors as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
-    known = KernelStore(folder)
-    brought = store is None
-    missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
+    compiled = KernelStore(folder)
+    missing = [
+        kernel
+        for kernel in kernels
+        if compiled.report(kernel) is None and (store is not None or shipped(kernel) is None)
+    ]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
-    known.prepare()
+    compiled.prepare()
     failed: dict[str, str] = {}
     pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
     try:

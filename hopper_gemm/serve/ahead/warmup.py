@@ -50,8 +50,10 @@ class Warmed:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} problems loaded, {len(self.timed)} timed, in {self.seconds:.1f} s"]
-        lines += [f"  {_about(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed]
-        return "\n".join([*lines, *(f"  {_about(one)} failed: {why}" for one, why in self.failed.items())])
+        lines += [
+            f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed
+        ]
+        return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 
 def _say(line: str) -> None:
@@ -124,8 +126,8 @@ def warmup(
                 loaded.append(problem)
             else:
                 timed.append(_fastest(problem, able, device, chip))
-                told = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
-                say(f"{number} of {len(runs)}: {_about(problem)}: {told}")
+                line = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
+                say(f"{number} of {len(runs)}: {_described(problem)}: {line}")
     finally:
         _keep(timed, device)
     return Warmed(loaded, timed, failed, time.perf_counter() - began)
@@ -161,7 +163,7 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
 
 def _contenders(problem: GemmProblem, first: Kernel, count: int, chip: Chip) -> list[Kernel]:
     """The pick, then other binaries that the model expects to be fast."""
-    others = [one for one in choices(problem, count, (first,), chip) if one.compiled() != first.compiled()]
+    others = [kernel for kernel in choices(problem, count, (first,), chip) if kernel.compiled() != first.compiled()]
     return [first, *others][:count]
 
 
@@ -235,9 +237,9 @@ def _entry(
     ours: Sequence[float],
     device: int,
 ) -> TunedEntry:
-    speedups = sorted(one / other for one, other in zip(theirs, ours, strict=True))
+    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
     middle = median(theirs)
-    about, report = torch.cuda.get_device_properties(device), kernel.report
+    gpu, report = torch.cuda.get_device_properties(device), kernel.report
     half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
     low, high = (speedups[len(speedups) // 2 - half], speedups[(len(speedups) - 1) // 2 + half])
     return TunedEntry(
@@ -247,15 +249,15 @@ def _entry(
         speedup=median(speedups),
         speedup_low=low,
         speedup_high=high,
-        noise=median(abs(one - middle) for one in theirs) / middle,
+        noise=median(abs(seconds - middle) for seconds in theirs) / middle,
         registers=report.registers,
         wgmma=report.wgmma,
         instructions=report.instructions,
         code=report.code,
         study=WARMUP,
-        gpu=about.name,
+        gpu=gpu.name,
         context="isolated",
-        board=f"GPU-{about.uuid}",
+        board=f"GPU-{gpu.uuid}",
     )
 
 
@@ -267,5 +269,5 @@ def _keep(entries: Sequence[TunedEntry], device: int) -> None:
         write_tuned(path, entries)
 
 
-def _about(problem: GemmProblem) -> str:
+def _described(problem: GemmProblem) -> str:
     return f"{problem} {problem.dtype} {problem.layouts}{' batch-invariant' * problem.batch_invariant}"

@@ -42,7 +42,7 @@ def _save_product(ctx: Any, call: Call) -> None:
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """That of ``b`` lies as ``b`` does, so that the gradient of a layer's weight needs no copy."""
+    """Return the gradients of a product; that of ``b`` lies as ``b`` does, so that a layer's weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
     of_a = None if b is None else ways.mm(gradient, b.t(), None, rule)

@@ -45,19 +45,17 @@ def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], c
         def sharding(*given: Any) -> list[tuple[list[Any], list[Any]]]:
             fit = placements(name, call_of(name, *given))
             fields = list(zip(arguments[name], given, strict=False))
-            return [
-                (
-                    [out],
-                    [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields],
-                )
-                for out, *row in fit
-            ]
+
+            def inputs(row: list[Any]) -> list[Any]:
+                return [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields]
+
+            return [([out], inputs(row)) for out, *row in fit]
 
         return sharding
 
     for name, operator in operators.items():
         register_sharding(operator)(rule(name))
         # register_sharding has the cache look at integers alone, and not at an activation
-        known = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-        known[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
+        schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+        schemas[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
     return True
