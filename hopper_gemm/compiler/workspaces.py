@@ -71,6 +71,10 @@ class PerStream(Generic[T]):
         return workspace
 
 
+IDLE: dict[int, torch.cuda.Stream] = {}
+"""A stream of each device that is not captured. It is kept, since each stream that allocates takes 2 MB at least."""
+
+
 def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
     """Call a function whose allocations must lie in no memory pool, also while a stream is captured; return its result.
 
@@ -87,9 +91,9 @@ def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
     def work() -> T:
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         driver.cuThreadExchangeStreamCaptureMode(relaxed)  # else an allocation would end a capture
-        chosen = stream or torch.cuda.Stream(device)
-        while stream is None and capture_of(chosen.cuda_stream):  # torch hands its streams out in turn
-            chosen = torch.cuda.Stream(device)
+        chosen = stream or IDLE.get(device)
+        while chosen is None or (idle and capture_of(chosen.cuda_stream)):  # torch hands its streams out in turn
+            chosen = IDLE[device] = torch.cuda.Stream(device)
         with torch.cuda.stream(chosen):
             made = make()
         if idle:
