@@ -121,21 +121,23 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
     overrides it, sparse ones, types that autocast does not make one, and what does not fit."""
     given = (x, weight) if bias is None else (x, weight, bias)
     unaware = torch._C._disabled_torch_function_impl  # of subclasses that handle operators alone, such as DTensor
-    if not all(
-        type(tensor) in PLAIN or getattr(type(tensor), "__torch_function__", None) is unaware for tensor in given
-    ):
+    for tensor in given:
+        if type(tensor) not in PLAIN and getattr(type(tensor), "__torch_function__", None) is not unaware:
+            return True
+    if x.layout != torch.strided or x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         return True
-    fits = x.layout == torch.strided and x.dim() > 0 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
-    if not fits or weight.numel() == 0 or len({tensor.device for tensor in given}) > 1:
+    device, dtype = x.device, x.dtype
+    if weight.numel() == 0 or weight.device != device or (bias is not None and bias.device != device):
         return True
-    types = {tensor.dtype for tensor in given}
-    if (dtype := _autocast(x)) is not None:
-        return not types <= {torch.float32, *DTYPES} or dtype not in DTYPES
-    return len(types) > 1 or x.dtype not in DTYPES
+    if (target := _autocast(x)) is not None:
+        return target not in DTYPES or not {tensor.dtype for tensor in given} <= {torch.float32, *DTYPES}
+    return dtype not in DTYPES or weight.dtype != dtype or (bias is not None and bias.dtype != dtype)
 
 
 def _autocast(x: torch.Tensor) -> torch.dtype | None:
     """Return the type to which autocast casts on a tensor's device, None where it does not cast."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind) else None
 
