@@ -186,7 +186,9 @@ class TmaTarget:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
     @cute.jit
-    def store(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
+    def store(
+        self, slot: int | Int32 | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int
+    ) -> None:
         """Start storing the chunk in a buffer to its place in the region. In the storing warp."""
         if self.stores:
             output = self.output_from(region)
@@ -340,6 +342,46 @@ class Epilogue:
                     self._store_chunk(own[None, slot], slot, slots, region, chunk // columns, chunk % columns)
 
     @cute.jit
+    def store_sums(self, sums: Any, region: Region, first: Int32, step: Int32) -> None:
+        """Store the sums of every ``step``-th chunk of a share from the ``first`` on. The loop is rolled: its code
+        serves any number of parts.
+
+        Args:
+            sums: adds up a chunk; see :class:`hopper_gemm.kernel.sums.reduction.WorkspaceSum`.
+            region: where the share lies in the output.
+            first, step: the first chunk, and chunks from one to the next.
+        """
+        slot = Int32(0)
+        self._claim()
+        for chunk in cutlass.range(first, sums.chunks, step, unroll=1):
+            values = cute.make_rmem_tensor(sums.chunk, Float32)
+            sums.total(values, chunk)
+            down, across = chunk // region.columns, chunk % region.columns
+            self._stage(values, slot, region, down, across)
+            if cutlass.const_expr(self.buffers > 1):
+                self.wait_reads(self.buffers - 2)
+            self.sync()
+            self.target.store(slot, region, down, across)
+            if cutlass.const_expr(self.buffers == 1):
+                self._claim()
+            slot = cutlass.select_(slot + 1 == self.buffers, Int32(0), slot + 1)
+
+    @cute.jit
+    def _stage(
+        self,
+        values: cute.Tensor,
+        slot: int | Int32 | tuple[int, Int32],
+        region: Region,
+        down: Int32 | int,
+        across: Int32 | int,
+    ) -> None:
+        """Write a chunk, after all steps, to a buffer."""
+        packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
+        packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
+        cute.copy(self.copy, packed, self.registers[None, None, None, slot])
+        cute.arch.fence_proxy("async.shared", space="cta")
+
+    @cute.jit
     def _store_chunk(
         self,
         values: cute.Tensor,
@@ -352,10 +394,7 @@ class Epilogue:
     ) -> None:
         """Store chunk ``number`` of ``chunks`` to its place in the region, some chunks down and across."""
         slot = self._slot(number, first)
-        packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-        packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
-        cute.copy(self.copy, packed, self.registers[None, None, None, slot])
-        cute.arch.fence_proxy("async.shared", space="cta")
+        self._stage(values, slot, region, down, across)
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
             self.wait_reads(self.buffers - 2)
         self.sync()

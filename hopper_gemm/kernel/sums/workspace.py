@@ -187,6 +187,17 @@ def take_vector(at: Int64) -> tuple[Float32, ...]:
     )
 
 
+def take_if(condition: Boolean, at: Int64) -> tuple[Float32, ...]:
+    """Read as :func:`take_vector` if a condition holds; else return zeros."""
+    return inline_ptx(
+        "{ .reg .pred p; setp.ne.s32 p, {$r1}, 0; "
+        "mov.f32 {$w0}, 0f00000000; mov.f32 {$w1}, 0f00000000; mov.f32 {$w2}, 0f00000000; mov.f32 {$w3}, 0f00000000; "
+        "@p ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
+        write_only_types=[Float32] * VECTOR,
+        read_only_args=[at, Int32(condition)],
+    )
+
+
 def acquired(word: Int64) -> Int32:
     """Read a word, with acquire semantics."""
     return inline_ptx("ld.acquire.gpu.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[word])
