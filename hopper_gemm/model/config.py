@@ -135,7 +135,7 @@ class GemmConfig:
     )
     split_k: int = integer(
         1,
-        "parts into which k is divided (split-K), summed in a fixed order; through a workspace an argument of the launch",
+        "parts into which k is divided (split-K), summed in a fixed order; with a workspace an argument of the launch",
         host=True,
     )
     swap_ab: bool = flag(

@@ -231,8 +231,8 @@ class Kernel(GemmConfig):
         return min(hopper.WGMMA_M, most) if self.swap_ab else hopper.WGMMA_M
 
     def tma_stores(self, out_bytes: int) -> int:
-        """TMA stores in the code: of one consumer's share, of the chunks of it that a split-K part of a cluster owns, or
-        of one chunk, stored in a loop, where parts go through a workspace; 0 with direct stores."""
+        """TMA stores in the code: of one consumer's share, of the chunks of it that a split-K part of a cluster owns,
+        or of one chunk in a loop, where parts use a workspace; 0 with direct stores."""
         if self.stores == "direct":
             return 0
         chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))

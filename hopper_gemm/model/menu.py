@@ -86,12 +86,7 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
     kernels = binaries()
     if invariant:
         ahead = list(dict.fromkeys(map(forward, binaries())))
-        apart = [
-            kernel.but(split_k=parts)
-            for kernel in ahead
-            if kernel.parts_meet
-            for parts in STEEP
-        ]
+        apart = [kernel.but(split_k=parts) for kernel in ahead if kernel.parts_meet for parts in STEEP]
         meeting = [
             resolve(GemmConfig(tile_m=tile_m, tile_n=tile_n, swap_ab=swap_ab, split_k=parts, epi_n=16, stagger=0))
             for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)

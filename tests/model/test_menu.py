@@ -14,7 +14,19 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import GATES, LONG, PACED, ROUNDS, binaries, choices, choose, menu, parts_for, promising, technique
+from hopper_gemm.model.menu import (
+    GATES,
+    LONG,
+    PACED,
+    ROUNDS,
+    binaries,
+    choices,
+    choose,
+    menu,
+    parts_for,
+    promising,
+    technique,
+)
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet, waves

@@ -1,9 +1,9 @@
 """Sums over the parts of a tile that several CTAs computed, each over its own stretch of k.
 
-Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... and adds up those,
-so that all share the work. The owner is known only at run time, when registers cannot be indexed. Thread t of a consumer
-sends to thread t of the same consumer, which holds the same elements, so that registers are written in order. Sums are
-added in the order of the parts whatever the order of arrival: the result has the same bits in every run.
+Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... and adds those up,
+so that all share the work. The owner is known only at run time, when registers cannot be indexed. Thread t of a
+consumer sends to thread t of the same consumer, which holds the same elements, so that registers are written in order.
+Sums are added in the order of the parts whatever the order of arrival: the result has the same bits in every run.
 
 In a cluster a part sends the chunks that it does not own and selects its own, after which the accumulators are free for
 what it receives; the number of parts is compiled in. Through a workspace their number is an argument of the launch: a
