@@ -59,7 +59,7 @@ def product(kernel: LoadedKernel, a: torch.Tensor, b: torch.Tensor, dtype: str) 
 
 
 def in_order(tile: GemmConfig, parts: int, dtype: str) -> torch.Tensor:
-    """C as zero, plus the product of the first stretch of k, plus that of the second: each by the plain kernel to fp32."""
+    """C as zero plus the product of each stretch of k in turn, by the plain kernel to fp32."""
     a, b = operands()
     ends = (0, *cuts(PROBLEM.k, parts, tile.tile_k), PROBLEM.k)
     total = torch.zeros(PROBLEM.m, PROBLEM.n, device="cuda")

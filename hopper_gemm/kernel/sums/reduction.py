@@ -1,7 +1,7 @@
 """Sums over the parts of a tile that several CTAs computed, each over its own stretch of k.
 
-Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... and adds those up,
-so that all share the work. The owner is known only at run time, when registers cannot be indexed. Thread t of a
+Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... and adds these
+up, so that all share the work. The owner is known only at run time, when registers cannot be indexed. Thread t of a
 consumer sends to thread t of the same consumer, which holds the same elements, so that registers are written in order.
 Sums are added in the order of the parts whatever the order of arrival: the result has the same bits in every run.
 
