@@ -26,6 +26,9 @@ from hopper_gemm.model.kernel import Kernel
 EVICT_FIRST = 0x12F0000000000000
 """The policy that ``createpolicy.fractional.L2::evict_first`` makes: the L2 evicts these lines first."""
 
+Slot = int | Int32 | tuple[int, Int32]
+"""A chunk buffer: its number, or its place in a slot of the ring and the slot."""
+
 
 @dataclass(frozen=True)
 class Region:
@@ -186,9 +189,7 @@ class TmaTarget:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
     @cute.jit
-    def store(
-        self, slot: int | Int32 | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int
-    ) -> None:
+    def store(self, slot: Slot, region: Region, down: Int32 | int, across: Int32 | int) -> None:
         """Start storing the chunk in a buffer to its place in the region. In the storing warp."""
         if self.stores:
             output = self.output_from(region)
@@ -343,14 +344,8 @@ class Epilogue:
 
     @cute.jit
     def store_sums(self, sums: Any, region: Region, first: Int32, step: Int32) -> None:
-        """Store the sums of every ``step``-th chunk of a share from the ``first`` on. The loop is rolled: its code
-        serves any number of parts.
-
-        Args:
-            sums: adds up a chunk; see :class:`hopper_gemm.kernel.sums.reduction.WorkspaceSum`.
-            region: where the share lies in the output.
-            first, step: the first chunk, and chunks from one to the next.
-        """
+        """Store every ``step``-th chunk of a share from the ``first`` on, added up by ``sums``, a
+        :class:`hopper_gemm.kernel.sums.reduction.WorkspaceSum`. The rolled loop serves any number of parts."""
         slot = Int32(0)
         self._claim()
         for chunk in cutlass.range(first, sums.chunks, step, unroll=1):
@@ -367,14 +362,7 @@ class Epilogue:
             slot = cutlass.select_(slot + 1 == self.buffers, Int32(0), slot + 1)
 
     @cute.jit
-    def _stage(
-        self,
-        values: cute.Tensor,
-        slot: int | Int32 | tuple[int, Int32],
-        region: Region,
-        down: Int32 | int,
-        across: Int32 | int,
-    ) -> None:
+    def _stage(self, values: cute.Tensor, slot: Slot, region: Region, down: Int32 | int, across: Int32 | int) -> None:
         """Write a chunk, after all steps, to a buffer."""
         packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
         packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
@@ -436,8 +424,8 @@ class Epilogue:
         row = region.row + down * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
         return Chunk(values, row, region.column + before, lane, before, self.chunks.n)
 
-    def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:
-        """The buffer of a chunk: its number, or its place in a slot of the ring and the slot."""
+    def _slot(self, number: int, first: Int32 | None) -> Slot:
+        """The buffer of a chunk."""
         if first is None:
             return number % self.buffers
         each, stages = self.chunks.config.slot_chunks, self.chunks.config.stages

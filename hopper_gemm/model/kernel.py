@@ -37,9 +37,6 @@ SHARED_CHUNKS = 4
 """Chunks of a consumer that split-K parts through a workspace share out: fewer leave most of many parts idle while the
 others add up, and each costs a few parts a round trip more."""
 
-COMPILED_PARTS = 2
-"""Parts in the key of a binary that serves any number of them."""
-
 GATHER_REGISTERS = 32
 """Registers that parts read back from a workspace add."""
 
@@ -281,8 +278,8 @@ class Kernel(GemmConfig):
 
     def compiled(self) -> Kernel:
         """Return the kernel at default launch arguments: all that the machine code depends on. Where split-K parts go
-        through a workspace, their number is one."""
-        parts = {"split_k": COMPILED_PARTS} if self.parts_at_launch else {}
+        through a workspace, their number is one, and two stands for any."""
+        parts = {"split_k": 2} if self.parts_at_launch else {}
         return self.but(**launch_defaults(type(self)), **parts)  # type: ignore[arg-type]
 
     def narrowed(self) -> Kernel:

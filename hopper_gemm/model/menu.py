@@ -108,12 +108,13 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     :func:`parts_for`."""
     orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
     ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
-    return tuple(way.but(swizzle=_swizzle(way)) for way in ways)
+    return tuple(
+        way.but(swizzle=ABREAST if kernel.cluster_size == 1 or way.part_order == "part" else _square(way))
+        for way in ways
+    )
 
 
-def _swizzle(way: Kernel) -> int:
-    if way.cluster_size == 1 or way.part_order == "part":
-        return ABREAST
+def _square(way: Kernel) -> int:
     return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
 
 
@@ -125,7 +126,7 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
     Example:
         >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
         >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
-        ((2, 3, 4, 8, 16, 26), (2,))
+        ((2, 3, 4, 8, 16, 22), (2,))
     """
     if not kernel.parts_at_launch:
         return (kernel.split_k,)
@@ -180,7 +181,9 @@ def choices(
     shortest = float("inf")
     for kind, seconds in least.items():
         if seconds <= shortest or not found:
-            offers = [offer for offer in (*offered, *besides) if offer.kind == kind]
+            offers = [
+                one for one in (*offered, *besides) if kind == (one.binary.scheduler == "dynamic", one.binary.pace > 0)
+            ]
             found = _best(offers, problem, count, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
@@ -207,11 +210,6 @@ class Offer:
     ways: tuple[Kernel, ...]
     chip: Chip
     fixed: int | None = None
-
-    @cached_property
-    def kind(self) -> tuple[bool, bool]:
-        """Whether it has the dynamic scheduler, and whether it is paced."""
-        return self.binary.scheduler == "dynamic", self.binary.pace > 0
 
     def parts(self, problem: GemmProblem) -> tuple[int, ...]:
         """Numbers of parts to consider."""
