@@ -120,13 +120,13 @@ def _square(way: Kernel) -> int:
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
     """The numbers of split-K parts worth a prediction. Where they are given at launch, the most that take
-    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); the same with no more parts
-    than chunks, so that each adds up at least one; and :data:`FEW_PARTS`. None if no number is allowed.
+    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. None
+    if no number is allowed.
 
     Example:
         >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
         >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
-        ((2, 3, 4, 8, 16, 22), (2,))
+        ((2, 3, 8, 16, 22), (2,))
     """
     if not kernel.parts_at_launch:
         return (kernel.split_k,)
@@ -138,7 +138,7 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
         found = {parts_of(problem.n, problem.k)}
     else:
         fill = [min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS]
-        found = {*fill, *(min(kernel.chunks, parts) for parts in fill), *FEW_PARTS}
+        found = {*fill, *FEW_PARTS}
     return tuple(sorted(parts for parts in found if 1 < parts <= most))
 
 
