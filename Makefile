@@ -4,35 +4,36 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages chapters reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
 	$(BIN)/hopper-gemm sweep sweeps/seed-table.toml
 
-# Everything: the style, the types, and all tests; those on a GPU skip themselves where there is none.
+# Everything: the style, the types, and all tests, recorded results last; those on a GPU skip themselves where there is none.
 test: lint types $(VENV)/.ready
 	$(MAKE) test-gpu
+	$(BIN)/pytest -n auto --dist worksteal -m "not gpu and not results"
 	$(MAKE) test-results
-	$(BIN)/pytest -n auto -m "not gpu and not results"
 
 # Whether all recorded rows read, pages, pictures and the index are what the rows give, and every notebook runs.
 test-results: $(VENV)/.ready
-	$(BIN)/pytest -n auto -m results tests
+	$(BIN)/pytest -n auto --dist worksteal -m results tests
 
 # Tests on Hopper GPUs, a worker for each GPU; their kernels are compiled first, on all cores.
 test-gpu: $(VENV)/.ready
 	$(BIN)/pytest -n auto --dist worksteal -m gpu tests/gpu
 
 # Never wrong, never stuck: drawn pairs and every kind of kernel under load, on the GPU; both go on where they stopped.
+# Options: .venv/bin/python -m tests.verify --help.
 verify: $(VENV)/.ready
-	$(BIN)/hopper-gemm verify --report docs/verification.md
-	$(BIN)/hopper-gemm verify --batch-invariant
+	$(BIN)/python -m tests.verify --report docs/verification.md
+	$(BIN)/python -m tests.verify --batch-invariant
 
 # The same of the protocols, in every order of events, and of runs that are damaged and killed; needs no GPU.
 verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.tune.run.verify
-	$(BIN)/hopper-gemm verify --cpu --report docs/verification.md
+	$(BIN)/python -m tests.verify --cpu --report docs/verification.md
 
 # Build the wheel with the machine code of the menu's kernels, into dist.
 wheel: $(VENV)/.ready
@@ -57,7 +58,12 @@ types: $(VENV)/.ready
 # Write pages and pictures of results, their index and the generated parts of the docs anew. Where the kernel's sources
 # changed, the kernels behind marked figures are compiled first, for minutes; no GPU is needed.
 pages: $(VENV)/.ready
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
+
+# Build the code of the chapters of docs/learn; on a Hopper GPU check and time it. Options: .venv/bin/python -m
+# docs.generate.chapters --help.
+chapters: $(VENV)/.ready
+	$(BIN)/python -m docs.generate.chapters
 
 # One interactive HTML file each for each of the main studies: build/reports/NAME.html.
 reports: $(VENV)/.ready
@@ -72,7 +78,7 @@ docs: $(VENV)/.ready
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
-	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/*.py
+	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/[0-9]_*.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

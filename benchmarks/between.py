@@ -240,8 +240,8 @@ def time_gated(out: Path, rows: Sequence[int], rounds: int) -> None:
 
     from benchmarks.linear import timed
     from hopper_gemm.compiler.store import KernelId, default_store
-    from hopper_gemm.lab.verify.harness import compile_all
     from hopper_gemm.serve.kernels import default_config
+    from tests.verify.harness import compile_all
 
     problems = [GemmProblem(m, 28672, 4096) for m in rows]
     more = {one: {str(kernel): kernel for kernel in beyond(one, BEYOND_GATED, GATED)} for one in problems}

@@ -12,7 +12,7 @@ N kernels only, drawn by a seed from each group in turn. All of them, some 3,000
     tuned       the entries of every recorded tuned table
     recorded    the recorded binaries
     ladder      the configs of the recorded ladder
-    drawn       configs that `hopper-gemm verify` would draw, of every technique, some with a drawn finish
+    drawn       configs that `python -m tests.verify` would draw, of every technique, some with a drawn finish
     observers   the meter and the trace, on the ladder and on kernels of the menu
     padding     the kernel that pads operands
 
@@ -37,7 +37,6 @@ from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, versions
 from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.guard.binaries import FOLDER, recorded_binaries
-from hopper_gemm.lab.verify.drawing import pairs
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
@@ -46,6 +45,7 @@ from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.model.tuned import recorded_entries, recorded_tables
 from hopper_gemm.tune.study.reader import read_study
+from tests.verify.drawing import pairs
 
 FINISHES = (
     Finish(bias=True),

@@ -30,10 +30,9 @@ from typing import Any
 import torch
 
 from benchmarks.ideas import in_turns, sizes
+from docs.generate.todays_code import code_columns
 from hopper_gemm.compiler.padding import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.lab.guard.today import code_columns
-from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -47,6 +46,7 @@ from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.shapes import read_shapes
+from tests.verify.harness import compile_all
 
 ROWS = tuple(
     GemmProblem(m, n, k)

@@ -30,7 +30,6 @@ from torch.nn import functional
 from benchmarks import finishes
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.menu import choices
@@ -45,6 +44,7 @@ from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, make_workload
 from hopper_gemm.tune.parameters import kernel_digest
+from tests.verify.harness import compile_all
 
 PROBLEMS = [(8192, 14336, 4096), (2048, 14336, 4096), (128, 14336, 4096)]
 GATED_PROBLEMS = [(m, 2 * n, k) for m, n, k in PROBLEMS]

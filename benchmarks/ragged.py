@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
+from docs.generate.todays_code import code_columns
 from hopper_gemm import matmul
 from hopper_gemm.compiler.padding import PADDED, PaddedKernel, load_any
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, default_store
-from hopper_gemm.lab.guard.today import code_columns
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import find, tables

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import product
 
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.lab.verify.harness import compile_all
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.point import Point
@@ -21,6 +20,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.statistics import Ratio
+from tests.verify.harness import compile_all
 
 PROBLEM, POINTS = GemmProblem(4096, 4096, 4096), 96
 PROTOCOL, LOOKS, NOISE = Burst(rest=0.010, pairs=6), (Look(1, 0.015),), 0.002

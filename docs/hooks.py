@@ -195,8 +195,8 @@ def beside(path: Path) -> str:
 @cache
 def interactive(study: str) -> str:
     """The interactive page of a recorded study."""
-    from hopper_gemm.lab.html.document import document
     from hopper_gemm.tune.study.reader import read_study
+    from hopper_gemm.tune.tables.html.document import document
 
     return document(read_study(ROOT / "results/h200" / study))
 

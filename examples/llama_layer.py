@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
-from side_by_side import Row, captured, milliseconds, recorded, show
+from side_by_side import UNCOMPARED, Row, captured, hopper, milliseconds, recorded, show
 
 import hopper_gemm
 from hopper_gemm import Finish, GemmProblem
@@ -98,10 +98,13 @@ def compiled(theirs: Layer, fused: FusedLayer) -> dict[str, Any]:
 
 
 def timed(ways: dict[str, Callable[[], torch.Tensor]], device: str) -> Row:
-    """Time of the first way, and the speedups of the others over it, eager and on a GPU in a CUDA graph."""
+    """Time of the first way, and the speedups of the others over it, eager and on a GPU in a CUDA graph; none where no
+    Hopper GPU is."""
     (base, *others), row = ways, Row()
     expected, found = (ways[name]().float() for name in (base, others[-1]))
     row["relative difference"] = float((found - expected).norm() / expected.norm())
+    if not hopper():
+        return row
     graphs = {"graph": {name: captured(way) for name, way in ways.items()}} if device == "cuda" else {}
     for mode, some in {"eager": ways, **graphs}.items():
         taken = milliseconds(some, device)
@@ -142,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         compile_ahead(theirs, (*prefill, *decode))
     print(hopper_gemm.patch(patched))
     hopper_gemm.patch(fused)
-    over = f"over torch{'.compile' * given.compile}{', all picked' * given.picked}"
+    over = f"over torch{'.compile' * given.compile}{', all picked' * given.picked}" if hopper() else UNCOMPARED
     title = f"A layer of {config.hidden_size} channels on {device}, {over}"
     rows = recorded(title, given.out) if given.resume else []
     known = {(row["phase"], row["tokens"]) for row in rows}

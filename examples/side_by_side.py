@@ -49,6 +49,14 @@ def milliseconds(ways: Mapping[str, Callable[[], object]], device: str, rounds: 
     return {name: median(taken[3:]) for name, taken in times.items()}
 
 
+UNCOMPARED = "no Hopper GPU here: torch multiplies on both sides, and no times are compared"
+
+
+def hopper() -> bool:
+    """Return True if the current device is a Hopper GPU; elsewhere torch runs everything."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
 def show(title: str, rows: Sequence[Row], out: Path | None = None) -> None:
     """Print rows as a Markdown table, and append them as a line of JSON to a file if one is given."""
     print(f"\n{title}\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from decoder import TINY, Decoder, DecoderConfig
-from side_by_side import Row, milliseconds, show
+from side_by_side import UNCOMPARED, Row, hopper, milliseconds, show
 from torch.nn import functional
 
 import hopper_gemm
@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         if number % max(1, given.steps // 10) == 0 or number == given.steps - 1:
             rows.append({"step": number, **losses, "difference": losses["ours"] - losses["torch"]})
     show("Loss, nats a byte", rows, given.out)
+    if not hopper():
+        print(f"\n{UNCOMPARED}")
+        return rows
     timed = {name: lambda step=step: step(given.steps) for name, step in steps.items()}
     taken = milliseconds(timed, device, rounds=3 if given.tiny else 20)
     show(

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.notebook import hopper, pivot, recorded, rows_of, show_small, source_line, with_derived
+from notebooks.helpers import hopper, pivot, recorded, rows_of, show_small, source_line, with_derived
 
 show_small()
 study = recorded("seed-table")

@@ -33,7 +33,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.notebook import (
+from notebooks.helpers import (
     GemmProblem,
     Result,
     best_swizzle,

@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.lab.notebook import GemmProblem, config_of, predict, recorded, rows_of, show_small, source_line
+from notebooks.helpers import GemmProblem, config_of, predict, recorded, rows_of, show_small, source_line
 
 show_small()
 study = recorded("space")

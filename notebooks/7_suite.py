@@ -27,7 +27,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import display
 
-from hopper_gemm.lab.notebook import (
+from notebooks.helpers import (
     compared,
     config_of,
     filled_up,
@@ -37,7 +37,7 @@ from hopper_gemm.lab.notebook import (
     show_small,
     speedups,
 )
-from hopper_gemm.lab.notebook import (
+from notebooks.helpers import (
     geometric_mean as mean,
 )
 

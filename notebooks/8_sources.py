@@ -24,7 +24,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from hopper_gemm.lab.notebook import Window, cube, depth, patch, rings, show_small, swizzle_bytes, tile_order, timelines
+from notebooks.helpers import Window, cube, depth, patch, rings, show_small, swizzle_bytes, tile_order, timelines
 
 show_small(90)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,11 +19,12 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running"])
 
 
-def run(*arguments: str, cwd: Path = ROOT) -> CompletedProcess[str]:
-    """Run ``hopper-gemm`` in this process's environment; return its output and exit code."""
+def run(*arguments: str, cwd: Path = ROOT, module: str = "hopper_gemm.cli") -> CompletedProcess[str]:
+    """Run ``hopper-gemm``, or the ``app`` of another module, in this process's environment; return its output and exit
+    code."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
-        process = CONTEXT.Process(target=_command, args=(arguments, cwd, dict(os.environ), out, err))
+        process = CONTEXT.Process(target=_command, args=(arguments, cwd, dict(os.environ), out, err, module))
         process.start()
         process.join(SECONDS)
         if process.is_alive():
@@ -31,7 +33,9 @@ def run(*arguments: str, cwd: Path = ROOT) -> CompletedProcess[str]:
         return CompletedProcess(arguments, process.exitcode, out.read_text(), err.read_text())
 
 
-def _command(arguments: tuple[str, ...], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+def _command(
+    arguments: tuple[str, ...], cwd: Path, environment: dict[str, str], out: Path, err: Path, module: str
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
@@ -40,4 +44,4 @@ def _command(arguments: tuple[str, ...], cwd: Path, environment: dict[str, str],
     from hopper_gemm.cli import entry
 
     sys.argv = ["hopper-gemm", *arguments]
-    entry()
+    entry(import_module(module).app)

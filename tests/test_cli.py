@@ -540,15 +540,15 @@ def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(
     (tmp_path / "cluster" / FILE).write_text("[")
     found = [finding for finding in doctor.examine() if finding.what == "tuned tables"]
     assert [finding.mark for finding in found] == ["ok", "note"]
-    own, recorded = found[0].found.removeprefix("for h200: ").split(", then ")
+    own, recorded = found[0].value.removeprefix("for h200: ").split(", then ")
     assert own == f"{tmp_path / 'h200' / FILE} (3 entries)"
     assert recorded.startswith("results/h200/best_configs.json (")
-    assert "is left out" in found[1].found
+    assert "is left out" in found[1].value
 
 
 def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", (f"{tmp_path}/*/ncu",))
     mark, found = _ncu_finding()
     assert mark == "note"
     assert "no ncu on PATH" in found
@@ -560,7 +560,7 @@ def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
 def _ncu_finding() -> tuple[str, str]:
     from hopper_gemm.cli.doctor import examine
 
-    return next((finding.mark, finding.found) for finding in examine() if finding.what == "ncu")
+    return next((finding.mark, finding.value) for finding in examine() if finding.what == "ncu")
 
 
 def test_store_tells_where_kernels_lie_and_clears_them_alone(monkeypatch, tmp_path):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import doctest
-import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from importlib import import_module
 from importlib.metadata import metadata, version
 
@@ -19,12 +17,13 @@ import pytest
 import typer
 
 import hopper_gemm
+from docs.generate import __main__ as generator
+from docs.generate.pages import chapters
+from docs.generate.pages.sources import recorded
+from docs.generate.pages.specialised import source_of
 from hopper_gemm.cli import app
-from hopper_gemm.compiler.compile import compile_kernel
-from hopper_gemm.compiler.cubin import read_cubin
-from hopper_gemm.lab.pages import chapters
-from hopper_gemm.lab.pages.sources import recorded
-from hopper_gemm.lab.pages.specialised import source_of
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.guard.binaries import compiled
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from tests.conftest import ROOT
@@ -33,21 +32,13 @@ from tests.figures import figures, value_of
 
 DOCS = sorted(ROOT.glob("docs/**/*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS, *ROOT.glob("results/**/README.md")])
-MODULES = sorted((ROOT / "hopper_gemm").rglob("*.py"))
+MODULES = [
+    *sorted(path for folder in ("hopper_gemm", "docs/generate") for path in (ROOT / folder).rglob("*.py")),
+    *sorted(path for folder in ("tests/verify", "tests/protocols") for path in (ROOT / folder).glob("*.py")),
+]
 LONGEST_README = 110
 
 GENERATED = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->", re.DOTALL)
-
-
-@cache
-def generator():
-    """docs/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_citation_is_of_this_version_and_licence():
@@ -59,13 +50,12 @@ def test_the_citation_is_of_this_version_and_licence():
 @pytest.mark.results
 def test_the_generated_parts_of_the_docs_are_current():
     """``make pages`` writes them: tables of results, parameters, rules, columns, commands."""
-    made = generator()
     parts = 0
-    for path in made.pages():
+    for path in generator.pages():
         text = path.read_text()
         parts += text.count(": make pages -->")
-        assert made.filled(text) == text, f"{path.relative_to(ROOT)} is not what its sources give; run make pages"
-    assert parts >= len(made.PARTS)
+        assert generator.filled(text) == text, f"{path.relative_to(ROOT)} is not what its sources give; run make pages"
+    assert parts >= len(generator.PARTS)
 
 
 SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
@@ -73,8 +63,8 @@ SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
 
 def test_a_figure_outside_generated_parts_has_its_source():
     """docs/figures.toml names it: a file, an address, a count, or that it is a setting or was expected."""
-    found = {path.name: figures(path.read_text()) for path in generator().pages()}
-    notebooks = {path.stem for path in ROOT.glob("notebooks/*.py")}
+    found = {path.name: figures(path.read_text()) for path in generator.pages()}
+    notebooks = {path.stem for path in ROOT.glob("notebooks/[0-9]_*.py")}
     named = {page: set(of) for page, of in SOURCES.items() if page not in notebooks}
     assert {page: of for page, of in found.items() if of} == named
     sources = {source for of in SOURCES.values() for source in of.values() if not source.startswith("counted ")}
@@ -104,10 +94,10 @@ def test_a_count_on_a_page_is_that_of_the_study_that_it_names():
 @pytest.mark.results
 def test_the_picture_of_the_suite_shows_its_problems_and_means():
     """``make pages`` draws it from the rows of its comparison."""
-    made, text = generator(), (ROOT / "docs/suite.svg").read_text()
-    records = made.compared(made.study("suite").stage("compare"))
+    text = (ROOT / "docs/suite.svg").read_text()
+    records = generator.compared(generator.study("suite").stage("compare"))
     shown = {record["problem"] for record in records} | {
-        f"{mean.speedup:.3f}x" for mean in made.means(records) if mean.against == "cublas"
+        f"{mean.speedup:.3f}x" for mean in generator.means(records) if mean.against == "cublas"
     }
     assert [one for one in shown if f">{one}<" not in text] == []
 
@@ -197,13 +187,14 @@ def test_the_commands_without_json_are_those_that_the_page_names():
 
 
 @pytest.mark.compile
-@each("number", range(1, 9), ids=lambda number: f"chapter {number}")
-def test_the_kernels_of_a_chapter_compile_for_sm_90a(number):
-    """Each rung that it adds, and each reads as Python in its diff."""
-    for rung in chapters.CHAPTERS[number - 1].rungs:
-        kernel = chapters.kernel(rung)
+@pytest.mark.results
+def test_the_kernels_of_the_chapters_compile_for_sm_90a(kernel_store):
+    """Each rung that a chapter adds, and each reads as Python in its diff."""
+    kernels = [chapters.kernel(rung) for chapter in chapters.CHAPTERS for rung in chapter.rungs]
+    for kernel in kernels:
         ast.parse(source_of(kernel))
-        assert read_cubin(compile_kernel(kernel, "bf16").cubin).wgmma > 0
+    reports = compiled([KernelId.of(kernel, chapters.PROBLEM) for kernel in kernels], kernel_store)
+    assert all(report.wgmma > 0 for report in reports.values())
 
 
 def test_a_chapter_s_source_keeps_what_its_config_uses_and_drops_the_rest():
@@ -219,7 +210,7 @@ def test_a_chapter_s_source_keeps_what_its_config_uses_and_drops_the_rest():
 WITH_EXAMPLES = [path for path in MODULES if ">>> " in path.read_text()]
 
 
-@each("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT / "hopper_gemm")))
+@each("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_examples_of_a_module_give_what_they_show(path):
     """Those that need a GPU are marked to be skipped."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

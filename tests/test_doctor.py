@@ -80,7 +80,7 @@ def test_what_differs_from_what_is_needed_is_called_what_it_is_with_its_fix(chan
     """It is missing only where its use needs it: a driver or a CUDA build only beside a Hopper GPU."""
     one = judged(**changes)[what]
     assert one.mark == mark
-    assert found in one.found
+    assert found in one.value
     assert fix in one.fix
 
 
@@ -106,7 +106,7 @@ def test_one_hopper_gpu_among_others_is_enough():
 
 def test_whatever_is_not_ok_has_a_fix(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", ())
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", ())
     machines = [replace(GOOD, **changes) for changes, *_ in CASES]
     machines.append(Machine("3.9.1", "Windows AMD64", torch_cuda=None, requirements=("torch",), requires_python=">=9"))
     found = [one for facts in machines for one in examine(facts) if one.mark != "ok"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 
 import pandas as pd
 import pytest
 
-from hopper_gemm.lab.pages.index import DATED
+from docs.generate.pages.index import DATED
+from docs.generate.pages.sources import read
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.tuned import read_tuned
 from hopper_gemm.tune.parameters import all_values
-from hopper_gemm.tune.study.reader import has_rows, read_provenance, read_study
+from hopper_gemm.tune.study.reader import has_rows, read_provenance
 from hopper_gemm.tune.study.schema import COUNTED, FIGURES
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import checked, read_spec
@@ -44,16 +44,13 @@ UNFINISHED = {"early", "steady-e", "seed-table-stagger-0-steady", "ladder-again"
 """Cut off before their last points; results/archive/h200/notes.toml says how many each lacks."""
 
 
-recorded = cache(read_study)
-
-
 def name(path) -> str:
     return str(path.relative_to(ROOT / "results"))
 
 
 def test_every_recorded_folder_still_reads_and_none_lost_a_row():
     """Of version 1, all chained, on boards that rows do not name; a study recorded since only adds."""
-    studies = [recorded(folder) for folder in FOLDERS]
+    studies = [read(folder) for folder in FOLDERS]
     converted = [one for one in studies if one.provenance.get("converted", "").startswith("from version 1")]
     first = [row for one in converted for row in one.rows]
     assert {(row.board, row.point.context) for row in first} == {("unknown", "chained")}
@@ -65,7 +62,7 @@ def test_every_recorded_folder_still_reads_and_none_lost_a_row():
 
 @each("folder", SWEEPS, ids=name)
 def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pairs_where_it_ran(folder):
-    study = recorded(folder)
+    study = read(folder)
     assert study.rows
     assert max(Counter(row.key for row in study.rows).values()) == 1
     assert "wrong_result" not in {row.status for row in study.rows}, "docs/kernel.md says so"
@@ -80,7 +77,7 @@ def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pa
 
 @each("folder", GRIDS, ids=name)
 def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
-    study = recorded(folder)
+    study = read(folder)
     files = {path.stem: path for path in (ROOT / "sweeps").rglob("*.toml") if path.parent.name != "shapes"}
     file = files.get(study.provenance["study"])
     spec = read_spec(file) if file else checked(study.provenance["spec"], folder.name)
@@ -101,7 +98,7 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
 
 @each("folder", TUNED, ids=name)
 def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
-    study = recorded(folder)
+    study = read(folder)
     problems = [section.problem() for section in checked(study.provenance["spec"], folder.name).problems]
     points = [row.point for row in study.stage("sweep")]
     assert len(points) == len(set(points))
@@ -111,7 +108,7 @@ def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
 
 @each("folder", [*GRIDS, *(path for path in TUNED if "suite" in path.parent.name)], ids=name)
 def test_figures_of_a_row_agree_with_each_other(folder):
-    frame = rows_of(recorded(folder), "sweep").query("status == 'ok'")
+    frame = rows_of(read(folder), "sweep").query("status == 'ok'")
     flop = 2.0 * frame["m"].astype(float) * frame["n"].astype(float) * frame["k"].astype(float)
     assert (flop / frame["time_us"] / 1e6 / frame["tflops"] - 1).abs().max() < 1e-4
     apart = (frame["baseline_us"] / frame["time_us"] / frame["speedup"] - 1).abs()
@@ -126,7 +123,7 @@ def test_figures_of_a_row_agree_with_each_other(folder):
 
 @each("folder", PAGED, ids=name)
 def test_the_pages_are_what_the_rows_give(folder):
-    study = recorded(folder)
+    study = read(folder)
     made = {}
     if study.stage("sweep"):
         made["table.md"] = report(study)
@@ -143,7 +140,7 @@ def test_an_archived_folder_holds_no_page_and_no_picture():
 
 def test_pairs_of_a_row_give_its_speedup():
     """The pairs that stand with a row are the ones its median was taken over."""
-    study = recorded(H200 / "seed-table")
+    study = read(H200 / "seed-table")
     timed = [row for row in study.stage("sweep") if row.ok]
     assert all(len(row.samples) == row.figures["pairs"] for row in timed)
     medians = [pd.Series([pair.ratio for pair in row.samples]).median() for row in timed]
@@ -159,7 +156,7 @@ def test_the_tuned_table_holds_legal_configs():
 
 def test_the_seed_table_s_targets_are_met():
     """256x128 at k_depth 4 is no slower than cuBLAS at 4096^3; the 320 row reaches 0.90 at k_depth 4 and 8192^3."""
-    frame = rows_of(recorded(H200 / "seed-table"), "sweep").query("regime == 'burst' and k_depth == 4")
+    frame = rows_of(read(H200 / "seed-table"), "sweep").query("regime == 'burst' and k_depth == 4")
     lows = frame.set_index(["m", "tile_m"])["speedup_low"]
     assert lows[4096, 256] >= 1.0
     assert lows[8192, 320] >= 0.90

@@ -19,18 +19,22 @@ from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-EXTRAS = {"distributed": "cluster", "cryptography": "cluster", "vl_convert": "lab"}
-"""Extra that brings a package, where it is not ``tune``."""
+EXTRAS = {"distributed": "cluster", "cryptography": "cluster"}
+"""Extra that installs a package, where it is not ``tune``."""
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
 
+MOVED = {"verify": "make verify", "chapters": "make chapters"}
+"""Earlier commands by name, with the target of a checkout that does their work now."""
 
-def entry() -> None:
-    """The command: what typer would print over several lines for a mistyped option becomes one. SIGTERM ends it as
-    Ctrl-C does, so that what it holds is given back."""
+
+def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
+    """Run the command line under a name. A mistyped option gives one line of text. SIGTERM ends the command as Ctrl-C
+    does, so that its locks are released.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code = app(standalone_mode=False)
+        code = commands(prog_name=name, standalone_mode=False)
     except typer.Exit as error:
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -41,13 +45,15 @@ def entry() -> None:
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message()
-        asked_nothing = message.startswith("Usage")
-        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; see {_path_of(error)} --help"
-        print(message if asked_nothing else line, file=sys.stderr)
+        is_usage = message.startswith("Usage")
+        moved = (target for old, target in MOVED.items() if message.startswith(f"No such command '{old}'"))
+        fix = next((f"it is {target} in a checkout" for target in moved), f"see {_path_of(error)} --help")
+        line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; {fix}"
+        print(message if is_usage else line, file=sys.stderr)
         code = BAD_INPUT
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has seen enough: nothing more is written, at exit either
+    except BrokenPipeError:  # the reader, such as head, has ended: write nothing more, at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -59,10 +65,10 @@ def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     raise typer.Exit(code)
 
 
-def command(body: Callable[..., None]) -> Callable[..., None]:
+def command(body: Callable[..., None], commands: typer.Typer = app) -> Callable[..., None]:
     """Make a function a command; the errors that a user can correct become one line and an exit code."""
 
-    @app.command()
+    @commands.command()
     @wraps(body)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
@@ -88,24 +94,25 @@ def command(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def stderr(text: str) -> None:
-    """Progress and complaints."""
+    """Print progress or a warning on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def saying(as_json: bool) -> Callable[[str], None]:
-    """Return the function that prints text for a person: to stdout, unless JSON stands there."""
+    """Return the function that prints text for a person: stdout, or stderr beside JSON."""
     return stderr if as_json else print
 
 
 def _path_of(error: Any) -> str:
-    """The command that an error of the command line is about, with its name."""
+    """Return the command that an error of the command line concerns, with the program's name."""
     context = getattr(error, "ctx", None)
-    names = [] if context is None else [one.info_name for one in (context.parent, context) if one and one.info_name]
-    return " ".join(["hopper-gemm", *names[1:]])
+    levels = [] if context is None else [context.parent, context]
+    names = [level.info_name for level in levels if level and level.info_name]
+    return " ".join(names or ["hopper-gemm"])
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"hopper-gemm {hopper_gemm.__version__}")
         raise typer.Exit
 

@@ -30,29 +30,29 @@ NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain,
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """Result of one check of the machine.
+    """Result of one check of the machine: what was checked, its value, the needed value, and the fix if any.
 
-    Args:
-        mark: ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
-        what: was looked at.
-        found: there.
-        fix: what to do, where something is to do.
-        needed: for use.
+    ``mark`` is ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
     """
 
     mark: Literal["ok", "note", "missing"]
     what: str
-    found: str
+    value: str
     fix: str = ""
     needed: str = ""
 
+    def as_dict(self) -> dict[str, str]:
+        """Return the finding for JSON, its value as ``found``."""
+        return {"found" if name == "value" else name: text for name, text in vars(self).items()}
+
+    def __str__(self) -> str:
+        """Return the finding as one line of text."""
+        needed, fix = f" (needed: {self.needed})" if self.needed else "", f"; {self.fix}" if self.fix else ""
+        return f"{self.mark:7} {self.what}: {self.value}{needed}{fix}"
+
 
 def examine(machine: Machine | None = None) -> list[MachineFinding]:
-    """Look at system, Python, packages, GPU, driver, profiler, kernel store and recorded results.
-
-    Args:
-        machine: facts to judge, by default those of this machine.
-    """
+    """Check system, Python, packages, GPU, driver, profiler, kernel store and results; by default of this machine."""
     facts = machine or this_machine()
     system, hardware = [*_system(facts), *_packages(facts)], [_gpu(facts), _driver(facts), *_torch(facts)]
     return [*system, *hardware, _ncu(), _store(), *_extension(), _results(), *_tables()]
@@ -70,7 +70,7 @@ def _system(facts: Machine) -> list[MachineFinding]:
 
 
 def _packages(facts: Machine) -> list[MachineFinding]:
-    """Python and every package, compared with what the project's own metadata requires."""
+    """Compare Python and every package with what the project's own metadata requires."""
     if facts.requirements is None:
         return [MachineFinding("missing", PROJECT, "not installed", "pip install -e . in the checkout")]
     try:
@@ -81,16 +81,16 @@ def _packages(facts: Machine) -> list[MachineFinding]:
         return [MachineFinding("missing", "packaging", "not installed, so that no version can be compared", fix)]
     fits = SpecifierSet(facts.requires_python).contains(facts.python, prereleases=True)
     fix = "" if fits else f"make an environment of Python {facts.requires_python}"
-    found = [MachineFinding("ok" if fits else "missing", "Python", facts.python, fix, facts.requires_python)]
+    findings = [MachineFinding("ok" if fits else "missing", "Python", facts.python, fix, facts.requires_python)]
     for text in facts.requirements:
-        one = Requirement(text)
-        version = facts.installed.get(one.name)
-        fits = version is not None and one.specifier.contains(version, prereleases=True)
+        requirement = Requirement(text)
+        version = facts.installed.get(requirement.name)
+        fits = version is not None and requirement.specifier.contains(version, prereleases=True)
         fix = "" if fits else f'pip install "{text}"'
-        found.append(
-            MachineFinding("ok" if fits else "missing", one.name, version or "not installed", fix, str(one.specifier))
-        )
-    return found
+        mark: Literal["ok", "missing"] = "ok" if fits else "missing"
+        needed = str(requirement.specifier)
+        findings.append(MachineFinding(mark, requirement.name, version or "not installed", fix, needed))
+    return findings
 
 
 def _gpu(facts: Machine) -> MachineFinding:
@@ -102,21 +102,21 @@ def _gpu(facts: Machine) -> MachineFinding:
 
 
 def _driver(facts: Machine) -> MachineFinding:
-    """A driver that is too old matters where there is a Hopper GPU."""
+    """Check the driver; one that is too old matters only with a Hopper GPU."""
     needed = f">={DRIVER}, CUDA {DRIVER_CUDA}"
     if not facts.driver:
         return MachineFinding(
             "note", "driver", "none", f"install NVIDIA driver {DRIVER} or later where there is a GPU", needed
         )
-    found = f"{facts.driver}, CUDA {facts.driver_cuda}"
+    version = f"{facts.driver}, CUDA {facts.driver_cuda}"
     if _numbers(facts.driver_cuda) >= _numbers(DRIVER_CUDA):
-        return MachineFinding("ok", "driver", found, needed=needed)
-    old = f"{found}: too old for CUDA {DRIVER_CUDA}"
+        return MachineFinding("ok", "driver", version, needed=needed)
+    old = f"{version}: too old for CUDA {DRIVER_CUDA}"
     return MachineFinding(_grave(facts), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed)
 
 
 def _torch(facts: Machine) -> list[MachineFinding]:
-    """The CUDA version of the torch build; no finding without torch, which stands among the packages."""
+    """Check the CUDA version of the torch build; no finding without torch, which is one of the packages."""
     what, cuda = "torch's CUDA", facts.torch_cuda
     limit = facts.driver_cuda.partition(".")[0]
     needed = f"a CUDA build, CUDA {limit} or earlier" if limit else "a CUDA build"
@@ -126,14 +126,14 @@ def _torch(facts: Machine) -> list[MachineFinding]:
         fix = "on a machine with a Hopper GPU install a CUDA build: pip install --force-reinstall torch"
         return [MachineFinding(_grave(facts), what, "a CPU build, which cannot use a GPU", fix, needed)]
     if limit and _numbers(cuda)[0] > int(limit):
-        found = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
+        version = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
         fix = f"update the NVIDIA driver, or install a build of torch for CUDA {limit}"
-        return [MachineFinding(_grave(facts), what, found, fix, needed)]
+        return [MachineFinding(_grave(facts), what, version, fix, needed)]
     return [MachineFinding("ok", what, cuda, needed=needed)]
 
 
 def _grave(facts: Machine) -> Literal["note", "missing"]:
-    """The mark of what only the use of a Hopper GPU needs."""
+    """Return the mark of a fault that matters only with a Hopper GPU."""
     return "missing" if _has_hopper(facts) else "note"
 
 
@@ -142,7 +142,7 @@ def _has_hopper(facts: Machine) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``"13.0"`` as (13, 0)."""
+    """Return ``"13.0"`` as (13, 0)."""
     return tuple(int(word) for word in version.split(".") if word.isdecimal())
 
 
@@ -150,8 +150,8 @@ def _ncu() -> MachineFinding:
     try:
         return MachineFinding("ok", "ncu", str(find_profiler()))
     except ProfilerError as error:
-        found, _, fix = str(error).partition("; ")
-        return MachineFinding("note", "ncu", found, fix)
+        reason, _, fix = str(error).partition("; ")
+        return MachineFinding("note", "ncu", reason, fix)
 
 
 def _store() -> MachineFinding:
@@ -166,7 +166,7 @@ def _store() -> MachineFinding:
 
 
 def _extension() -> list[MachineFinding]:
-    """The extension of torch, without which calls take longer on the host; no finding without torch."""
+    """Check the extension of torch, without which calls take longer on the host; no finding without torch."""
     if extension_name(EXTENSION) is None:
         return []
     what, library = "extension of torch", extension_of(EXTENSION)
@@ -187,7 +187,7 @@ def _results() -> MachineFinding:
 
 
 def kind_here() -> str | None:
-    """The kind of the GPU here, as folders of results name it; None without a Hopper GPU."""
+    """Return the kind of the local GPU as results folders name it; None without a Hopper GPU."""
     try:
         return slug(find_hopper().name)
     except NoHopperError:
@@ -195,15 +195,15 @@ def kind_here() -> str | None:
 
 
 def kind_of(gpu: str | None) -> str | None:
-    """The kind of GPU that ``--gpu`` names; without it that of the GPU here.
+    """Return the kind of GPU that ``--gpu`` names; without it that of the local GPU.
 
     Raises:
-        ValueError: neither the GPU here nor one of :data:`hopper_gemm.model.roofline.CHIPS`.
+        ValueError: neither the local GPU nor one of :data:`hopper_gemm.model.roofline.CHIPS`.
     """
-    here = kind_here()
+    local = kind_here()
     if gpu is None:
-        return here
-    kind, allowed = slug(gpu), dict.fromkeys((*CHIPS, *([here] if here else [])))
+        return local
+    kind, allowed = slug(gpu), dict.fromkeys((*CHIPS, *([local] if local else [])))
     if kind not in allowed:
         names = ", ".join(allowed)
         raise ValueError(f"--gpu must be one of {names} but got {gpu!r}; on other architectures matmul runs torch.mm")
@@ -211,30 +211,30 @@ def kind_of(gpu: str | None) -> str | None:
 
 
 def chip_here(kind: str | None, sms: int | None = None) -> Chip:
-    """Properties of a kind of GPU: as the driver says of the one here if it is of that kind, else those of
-    :data:`hopper_gemm.model.roofline.CHIPS`, an H200's without a kind; with so many SMs if named."""
+    """Return the properties of a kind of GPU, with ``sms`` SMs if given: the driver's if the local GPU is of that kind,
+    else those of :data:`hopper_gemm.model.roofline.CHIPS`; without a kind those of an H200."""
     if sms is not None:
         return replace(CHIPS.get(kind or "", SXM), sms=sms)
     if kind is None or kind != kind_here():
         return CHIPS.get(kind or "", SXM)
-    from hopper_gemm.serve.kernels import chip_of  # brings torch
+    from hopper_gemm.serve.kernels import chip_of  # imports torch
 
     return chip_of()
 
 
 def _tables() -> list[MachineFinding]:
-    """The tuned tables that serve ``matmul`` here, in the order in which they are asked; then the damaged ones."""
+    """Report the tuned tables that serve ``matmul`` here, in the order of the lookup; then the damaged ones."""
     kind, what, damaged = kind_here(), "tuned tables", list[str]()
-    found = tables(kind, damaged.append)
-    told = [
+    readable = tables(kind, damaged.append)
+    descriptions = [
         f"{shown(table.path)} ({len(table.serving)} entries{f', tuned on {table.kind}' if table.of_sister else ''})"
-        for table in found
+        for table in readable
         if table.path and table.serving
     ]
     own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: hopper-gemm tune M N K"
     of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
-    served = ", then ".join(told) or "none; the model chooses every config"
+    served = ", then ".join(descriptions) or "none; the model chooses every config"
     return [
-        MachineFinding("ok" if told else "note", what, f"{of}: {served}", own),
-        *(MachineFinding("note", what, one) for one in damaged),
+        MachineFinding("ok" if descriptions else "note", what, f"{of}: {served}", own),
+        *(MachineFinding("note", what, reason) for reason in damaged),
     ]

@@ -27,17 +27,12 @@ class Machine:
     """Facts, each empty where it could not be found out.
 
     Args:
-        python: version of Python.
-        system: operating system and processor, such as ``"Linux x86_64"``.
         glibc: version of the C library; empty with another one.
         gpus: all that the driver lists.
-        no_gpu: why it lists none.
-        driver: version of the GPU driver.
         driver_cuda: the highest CUDA version that the driver runs, such as ``"13.0"``.
         torch_cuda: the CUDA version that torch was built for; None with a CPU build, empty without torch.
         installed: versions of the packages that are required, None where one is missing.
         requirements: of the project's own metadata; None where it is not installed.
-        requires_python: likewise.
     """
 
     python: str
@@ -54,7 +49,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Look at this machine; nothing that is missing raises."""
+    """Return the facts of this machine; a missing fact raises nothing."""
     required, python = _requirements()
     return Machine(
         python=platform.python_version(),
@@ -69,7 +64,7 @@ def this_machine() -> Machine:
 
 
 def package_of(requirement: str) -> str:
-    """The package's name, without extras and versions.
+    """Return the package's name, without extras and versions.
 
     >>> package_of("nvidia-cutlass-dsl[cu13]>=4.8")
     'nvidia-cutlass-dsl'
@@ -87,7 +82,7 @@ def _requirements() -> tuple[tuple[str, ...] | None, str]:
 
 
 def _needed(requirement: str) -> str:
-    """A requirement of a base install or of the extra ``tune``, without its marker; empty for another extra's."""
+    """Return a requirement of a base install or of the extra ``tune`` without its marker; else empty."""
     text, _, marker = requirement.partition(";")
     return text.strip() if "extra" not in marker or "tune" in marker else ""
 
@@ -107,16 +102,15 @@ def _glibc() -> str:
 
 
 def _torch_cuda() -> str | None:
-    """From a file of torch that only assigns: importing torch takes seconds."""
+    """Read the version from a file of torch that only assigns: importing torch takes seconds."""
     try:
-        found = runpy.run_path(str(distribution("torch").locate_file("torch/version.py")))
-        return found["cuda"]
+        return runpy.run_path(str(distribution("torch").locate_file("torch/version.py")))["cuda"]
     except Exception:  # torch is missing or broken
         return ""
 
 
 def _driver() -> dict[str, Any]:
-    """GPUs and driver as NVML lists them, or the reason why it lists none."""
+    """Return GPUs and driver as NVML lists them, or the reason why it lists none."""
     try:
         import pynvml
 
@@ -127,8 +121,8 @@ def _driver() -> dict[str, Any]:
             "driver": pynvml.nvmlSystemGetDriverVersion(),
             "driver_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "gpus": tuple(
-                Gpu(pynvml.nvmlDeviceGetName(one), tuple(pynvml.nvmlDeviceGetCudaComputeCapability(one)))
-                for one in handles
+                Gpu(pynvml.nvmlDeviceGetName(handle), tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)))
+                for handle in handles
             ),
         }
     except Exception as error:  # no pynvml, or any of NVML's errors

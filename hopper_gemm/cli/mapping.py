@@ -58,7 +58,7 @@ def map(
     if backend == "replay":
         show(view(read_study(recorded or recorded_study(name, ""))), "json" if as_json else None)
         return
-    problems = tuple(dict.fromkeys(one.problem() for one in read.problems if one.held_out or not held_out))
+    problems = tuple(dict.fromkeys(section.problem() for section in read.problems if section.held_out or not held_out))
     if not problems:
         raise ValueError(f"{read.name} must hold problems to map but none is held out; leave --held-out away")
     if recorded is not None:
@@ -66,27 +66,27 @@ def map(
     source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
     folder = out or local_root() / slug(kind) / name
-    told = started = time.monotonic()
+    last_line = started = time.monotonic()
 
     def watch(row: Any, done: int, total: int) -> None:
-        nonlocal told
+        nonlocal last_line
         now = time.monotonic()
-        if now - told >= LINE_SECONDS or row.status in ("wrong_result", "timeout", "crash"):
-            told = now
+        if now - last_line >= LINE_SECONDS or row.status in ("wrong_result", "timeout", "crash"):
+            last_line = now
             what = f"{row.figures['speedup']:.3f}x" if row.ok else f"{row.status.replace('_', ' ')}: {row.reason}"
-            how = f"{row.figures['how']} over {row.point.against}"
-            stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {how}: {what}")
+            pick = f"{row.figures['how']} over {row.point.against}"
+            stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {pick}: {what}")
 
     spec = MapSpec(name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
     question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
     saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))
     run_question(question, source, name, stderr, question, shared=shared, against=("cublas", LIBRARY))
-    for one, reason in question.missing.items():
-        stderr(f"without {one}: {reason}")
+    for baseline, reason in question.missing.items():
+        stderr(f"without {baseline}: {reason}")
     publish(folder)
-    found = view(read_study(folder))
+    result = view(read_study(folder))
     if as_json:
-        print(json.dumps({"out": str(folder), "open": question.open, **found.as_dict()}))
+        print(json.dumps({"out": str(folder), "open": question.open, **result.as_dict()}))
         return
-    show(found)
+    show(result)
     print(f"\n{question.open} problems to go; written to {shown(folder)}")

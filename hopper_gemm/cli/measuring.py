@@ -42,35 +42,37 @@ def sweep(
     recorded measurements are replayed.
     """
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
-    from hopper_gemm.lab.html.document import write
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
+    from hopper_gemm.tune.tables.html.document import write
     from hopper_gemm.tune.tables.view import view
 
-    say, asked = saying(as_json), read_spec(spec)
+    say, question = saying(as_json), read_spec(spec)
     try:
         listen = options.listening(cluster, host)
-        source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus), listen)
+        source = choose(
+            lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus), listen
+        )
     except NotRecordedError:
         if not dry_run:
             raise
         source = Source()
     if dry_run:
-        plan = open_sweep(asked, source, out, trials=trials).plan()
+        plan = open_sweep(question, source, out, trials=trials).plan()
         for line in plan.lines():
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    found = run_sweep(asked, source, out, "Measuring", say, verbose, trials=trials)
+    folder = run_sweep(question, source, out, "Measuring", say, verbose, trials=trials)
     if as_json:
-        print(json.dumps(summary(found)))
+        print(json.dumps(summary(folder)))
     else:
-        study = read_study(found)
-        show(view(study), page=(found / "table.md").read_text())
+        study = read_study(folder)
+        show(view(study), page=(folder / "table.md").read_text())
         with suppress(ModuleNotFoundError):  # of the extra lab
-            write(study, found / "report.html")
-            stderr(f"To look at: {(found / 'report.html').absolute().as_uri()}")
+            write(study, folder / "report.html")
+            stderr(f"To look at: {(folder / 'report.html').absolute().as_uri()}")
 
 
 @command
@@ -102,9 +104,7 @@ def tune(
     gpus: options.Gpus = "0",
     cluster: options.Cluster = False,
     host: options.Host = LOOPBACK,
-    known: Annotated[
-        bool, typer.Option(help="Begin with the best configs known of the problem and of those near it. Default: yes.")
-    ] = True,
+    tuned_first: options.TunedFirst = True,
     pdl: Annotated[
         bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
     ] = None,
@@ -129,7 +129,7 @@ def tune(
     for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
         if value not in words:
             raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
-    how = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), known, pdl, finals)
+    settings = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), tuned_first, pdl, finals)
     listen, say = options.listening(cluster, host), saying(as_json)
     if recorded is not None and backend != "replay":
         raise ValueError(f"--from names a study to replay but --backend is {backend}; add --backend replay")
@@ -148,21 +148,21 @@ def tune(
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
-        folder = run_sweep(question(problems, how, read.name), source, out, "Tuning", say, verbose)
-        found = winners(read_study(folder))
-        about = {"out": str(folder), "problems": [asdict(one) for one in found]}
-        print(json.dumps(about) if as_json else (folder / "table.md").read_text())
-        if left := [one.place for one in found if not one.final]:
-            lacking = f"{len(left)} of {len(found)} problems are not tuned"
+        folder = run_sweep(question(problems, settings, read.name), source, out, "Tuning", say, verbose)
+        best = winners(read_study(folder))
+        result = {"out": str(folder), "problems": [winner.as_dict() for winner in best]}
+        print(json.dumps(result) if as_json else (folder / "table.md").read_text())
+        if left := [winner.key for winner in best if not winner.final]:
+            lacking = f"{len(left)} of {len(best)} problems are not tuned"
             fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     problem = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
-    source = choose(lambda _: recorded or recorded_problem(problem, how), backend, options.gpus_of(gpus), listen)
-    folder = run_sweep(question([problem], how, recorded=source.recorded), source, out, "Tuning", say, verbose)
-    told = conclude(folder)
-    print(json.dumps({**asdict(told), "out": str(folder)}) if as_json else "\n".join(told.lines()))
+    source = choose(lambda _: recorded or recorded_problem(problem, settings), backend, options.gpus_of(gpus), listen)
+    folder = run_sweep(question([problem], settings, recorded=source.recorded), source, out, "Tuning", say, verbose)
+    conclusion = conclude(folder)
+    print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else "\n".join(conclusion.lines()))
 
 
 @command
@@ -188,11 +188,11 @@ def ladder(
     from hopper_gemm.tune.tables.view import view
 
     file = spec or ladder_file()
-    asked = read_spec(file)
-    if not asked.rungs:
+    question = read_spec(file)
+    if not question.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
-    source = choose(lambda why: recorded or recorded_study(asked.name, why), backend, options.gpus_of(gpus))
-    study = read_study(run_sweep(asked, source, out, "Measuring", saying(as_json), verbose))
+    source = choose(lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus))
+    study = read_study(run_sweep(question, source, out, "Measuring", saying(as_json), verbose))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     if as_json:
         print(json.dumps([step.as_dict() for step in steps]))
@@ -249,7 +249,7 @@ def compare(
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
-        study = tables.recorded(["-".join([one, *words]) for one in lists], problems, names, regime, context)
+        study = tables.recorded(["-".join([stem, *words]) for stem in lists], problems, names, regime, context)
         show(view(study), "json" if as_json else None)
         return
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
@@ -257,11 +257,11 @@ def compare(
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 
     def watch(row: Any, done: int, total: int) -> None:
-        told = f"{row.status.replace('_', ' ')}: {row.reason}"
+        outcome = f"{row.status.replace('_', ' ')}: {row.reason}"
         if row.ok:
-            told = "{speedup:.3f}x [{speedup_low:.3f}, {speedup_high:.3f}], {time_us:.1f} us against {baseline_us:.1f}"
-            told = told.format(**row.figures)
-        stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {told}")
+            form = "{speedup:.3f}x [{speedup_low:.3f}, {speedup_high:.3f}], {time_us:.1f} us against {baseline_us:.1f}"
+            outcome = form.format(**row.figures)
+        stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {outcome}")
 
     spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
     read = tables_of(recorded, slug(kind), stderr)
@@ -273,14 +273,14 @@ def compare(
     if comparison.open:
         job = {"against": names, "fresh": min(processes - 1, 1), "verbose": verbose}
         run_question(comparison, source, title, stderr, comparison, shared=shared, **job)
-    for one, reason in comparison.missing.items():
-        stderr(f"without {one}: {reason}")
+    for baseline, reason in comparison.missing.items():
+        stderr(f"without {baseline}: {reason}")
     publish(folder)
-    found = view(read_study(folder))
+    result = view(read_study(folder))
     if as_json:
-        print(json.dumps({"out": str(folder), "missing": comparison.missing, **found.as_dict()}))
+        print(json.dumps({"out": str(folder), "missing": comparison.missing, **result.as_dict()}))
         return
-    show(found)
+    show(result)
     print(f"\nWritten to {shown(folder)}")
 
 
@@ -324,14 +324,14 @@ def check(
     before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
     question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))
     run_question(question, source, "check", stderr, shared=shared)
-    for one in question.checked:
-        if one.warning:
-            stderr(f"{one.point.problem} {one.point.context}: {one.warning}")
-    told = [f"{one.verdict.status:8} {one.point.problem}: {one.verdict.message}" for one in question.checked]
-    print(json.dumps([one.as_dict() for one in question.checked]) if as_json else "\n".join(told))
-    unheld = [one for one in question.checked if one.verdict.status != "held"]
+    for result in question.checked:
+        if result.warning:
+            stderr(f"{result.point.problem} {result.point.context}: {result.warning}")
+    lines = [f"{row.verdict.status:8} {row.point.problem}: {row.verdict.message}" for row in question.checked]
+    print(json.dumps([result.as_dict() for result in question.checked]) if as_json else "\n".join(lines))
+    unheld = [result for result in question.checked if result.verdict.status != "held"]
     if unheld:
-        raise typer.Exit(NO_GPU if all(one.busy for one in unheld) else CHECK_FAILED)
+        raise typer.Exit(NO_GPU if all(result.busy for result in unheld) else CHECK_FAILED)
 
 
 @command
@@ -377,11 +377,11 @@ def counters(
     rows = read_study(folder).stage("counters")
     if as_json:
         failed = [{"problem": str(p.problem), "config": str(p.subject), "reason": why} for p, why in counting.failed]
-        about = {"out": str(folder), "counted": counting.written, "open": counting.open, "failed": failed}
-        print(json.dumps({**about, "rows": [row.as_dict() for row in rows]}))
+        summary = {"out": str(folder), "counted": counting.written, "open": counting.open, "failed": failed}
+        print(json.dumps({**summary, "rows": [row.as_dict() for row in rows]}))
         return
-    told = f"{counting.written} counted now, {len(counting.failed)} failed, {counting.open} to go"
-    print(f"\n{counters_table(pooled(rows))}\n{told}; written to {shown(folder)}")
+    progress = f"{counting.written} counted now, {len(counting.failed)} failed, {counting.open} to go"
+    print(f"\n{counters_table(pooled(rows))}\n{progress}; written to {shown(folder)}")
 
 
 @command
@@ -418,8 +418,8 @@ def worker(
     from hopper_gemm.tune.run.executors.cluster import serve
     from hopper_gemm.tune.run.task import Rig
 
-    scheme, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
+    scheme, _, endpoint = address.partition("://")
+    host, _, port = endpoint.rpartition(":")
     if scheme != "tls" or not host or not options.is_port(port):
         raise ValueError(f"the address must be like tls://HOST:PORT, as sweep --cluster prints it, but got {address!r}")
     indices = options.gpus_of(gpus)

@@ -38,6 +38,13 @@ StudyFolder = Annotated[
 Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
 Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
 TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
+TunedFirst = Annotated[
+    bool,
+    typer.Option(
+        "--known/--no-known",
+        help="Begin with the best configs known of the problem and of those near it. Default: yes.",
+    ),
+]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
 Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
@@ -57,16 +64,16 @@ OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxN
 
 
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:
-    """The problems, all of them batch-invariant where that is asked."""
-    return tuple(replace(one, batch_invariant=True) if batch_invariant else one for one in problems)
+    """Return the problems, all of them batch-invariant if ``batch_invariant``."""
+    return tuple(replace(problem, batch_invariant=True) if batch_invariant else problem for problem in problems)
 
 
 def gpus_of(text: str) -> list[int]:
-    """The indices that ``--gpus`` names."""
-    found = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and len(word) < 6 for word in found) or len({*map(int, found)}) < len(found):
+    """Return the indices that ``--gpus`` names."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 6 for word in words) or len({*map(int, words)}) < len(words):
         raise ValueError(f"--gpus must be indices with commas, each once, such as 0,1, but got {text!r}")
-    return [int(word) for word in found]
+    return [*map(int, words)]
 
 
 def is_port(text: str) -> bool:
@@ -75,7 +82,7 @@ def is_port(text: str) -> bool:
 
 
 def listening(cluster: bool, host: str) -> str:
-    """Host that workers of other hosts join, from ``--host``; empty without ``--cluster``."""
+    """Return the address that workers of other hosts join, from ``--host``; empty without ``--cluster``."""
     name, _, port = host.partition(":")
     if not name or (":" in host and not is_port(port)):
         raise ValueError(f"--host must be HOST or HOST:PORT with a port below 65536 but got {host!r}")
@@ -83,7 +90,7 @@ def listening(cluster: bool, host: str) -> str:
 
 
 def config_values(settings: list[str]) -> dict[str, Any]:
-    """Fields of a config from ``name=value`` texts; earlier names, and pairs such as ``cluster=2x1``, are understood.
+    """Return the fields of a config from ``name=value`` texts; earlier names and ``cluster=2x1`` are understood.
 
     Raises:
         ValueError: a text is none, or names no parameter.
@@ -91,14 +98,14 @@ def config_values(settings: list[str]) -> dict[str, Any]:
     from hopper_gemm.tune.parameters import current_values
     from hopper_gemm.tune.study.spec import fields_of
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in settings:
         name, equals, word = text.partition("=")
         if not equals:
             raise ValueError(f"--set must be like tile_m=256 but got {text!r}")
         number = int(word) if word.lstrip("-").isdecimal() and len(word) < 20 else word
         fields = current_values(fields_of(name, {"true": True, "false": False}.get(word.lower(), number)))
-        if again := [field for field in fields if field in found]:
+        if again := [field for field in fields if field in values]:
             raise ValueError(f"--set names {again[0]} twice; leave one of them out")
-        found |= fields
-    return found
+        values |= fields
+    return values

@@ -14,8 +14,7 @@ from hopper_gemm.tune.run.questions.sweep import Progress, Watcher
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.tables.pivot import interval, words
 
-Told = tuple[Watcher, Callable[[str], None]]
-
+Reporter = tuple[Watcher, Callable[[str], None]]
 
 ALARMING = ("wrong_result", "timeout", "crash")
 """Statuses that are printed whenever they come."""
@@ -24,18 +23,13 @@ LINE_SECONDS = 5.0
 """Time between two lines of progress where stderr is no terminal."""
 
 
-def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[Told]:
-    """A watcher for a sweep, and what prints a line beside it, on stderr.
-
-    Args:
-        open_points: points to be measured now.
-        verbose: print a line for every point.
-    """
+def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[Reporter]:
+    """Return a watcher for a sweep and a printer of lines beside it, on stderr; ``verbose``: a line for every point."""
     return _bar(open_points, verbose) if sys.stderr.isatty() else nullcontext(_lines(verbose))
 
 
 def describe(progress: Progress) -> str:
-    """A row as one line of text."""
+    """Return a row as one line of text."""
     row = progress.row
     result = f"{words(row.status)}: {row.reason}"
     if row.ok:
@@ -49,25 +43,25 @@ def _goal(progress: Progress) -> str:
     return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
-def _lines(verbose: bool) -> Told:
+def _lines(verbose: bool) -> Reporter:
     started = time.monotonic()
-    told = started - LINE_SECONDS
+    last_line = started - LINE_SECONDS
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - started:7.1f}s {text}", file=sys.stderr, flush=True)
 
     def watch(progress: Progress) -> None:
-        nonlocal told
+        nonlocal last_line
         now = time.monotonic()
-        if verbose or now - told >= LINE_SECONDS or progress.row.status in ALARMING:
-            told = now
+        if verbose or now - last_line >= LINE_SECONDS or progress.row.status in ALARMING:
+            last_line = now
             say(describe(progress))
 
     return watch, say
 
 
 @contextmanager
-def _bar(open_points: int, verbose: bool) -> Iterator[Told]:
+def _bar(open_points: int, verbose: bool) -> Iterator[Reporter]:
     columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn(), "{task.description}")
     with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=open_points)

@@ -1,4 +1,4 @@
-"""Commands that need no GPU: they read results, or only think."""
+"""Commands that need no GPU: they read results, predict or compile."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 ALL = "exhaustive,random,tpe,gp,prior"
 
 
-def read_told(folder: Path) -> Study:
-    """Read a study; say on stderr what the rows of an unfinished one lack."""
-    from hopper_gemm.lab.pages.index import missing
-    from hopper_gemm.tune.study.reader import read_study
+def read_and_warn(folder: Path) -> Study:
+    """Read a study; warn on stderr of rows that an unfinished one lacks."""
+    from hopper_gemm.tune.study.reader import missing, read_study
 
     study = read_study(folder)
     if lacks := missing(study):
@@ -76,14 +75,14 @@ def table(
         form = "json"
     if out is not None and form is None and (form := suffixes.get(out.suffix)) is None:
         fail(f"--out must end in one of {', '.join(suffixes)} but is {out}; or name the form with --format")
-    study = read_told(results)
+    study = read_and_warn(results)
     if write:
         publish(results)
-    found = view(study, {"problem": problem, "regime": regime, "context": context}, rows, cols, value)
+    result = view(study, {"problem": problem, "regime": regime, "context": context}, rows, cols, value)
     if out is not None and form is not None:
-        print("\n".join(f"Written to {shown(path)}" for path in found.write(out, form)))
+        print("\n".join(f"Written to {shown(path)}" for path in result.write(out, form)))
     else:
-        show(found, form)
+        show(result, form)
 
 
 @command
@@ -98,22 +97,22 @@ def report(
 
     The file needs no network: a table to sort and filter, charts to hover over, the origin of every figure.
     """
-    from hopper_gemm.lab.html.document import write
+    from hopper_gemm.tune.tables.html.document import write
 
-    study = read_told(results)
+    study = read_and_warn(results)
     path = out or Path(f"{study.provenance['study']}.html")
     write(study, path)
     print(json.dumps({"file": str(path), "bytes": path.stat().st_size}) if as_json else f"Written to {shown(path)}")
 
 
-def show(found: View, form: str | None = None, page: str = "") -> None:
-    """Print a view: without a form as tables on a terminal; elsewhere its page if there is one, else Markdown."""
+def show(result: View, form: str | None = None, page: str = "") -> None:
+    """Print a view: without a form as tables on a terminal; elsewhere its page if given, else Markdown."""
     from rich.console import Console
 
     if form is None and sys.stdout.isatty():
-        found.print(Console(markup=False, highlight=False, emoji=False))
+        result.print(Console(markup=False, highlight=False, emoji=False))
     else:
-        sys.stdout.write(page or found.text(form or "markdown"))
+        sys.stdout.write(page or result.text(form or "markdown"))
 
 
 @command
@@ -154,31 +153,31 @@ def explain(
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
-    found = explained(config, problem, chip)
+    explanation = explained(config, problem, chip)
     others = () if served.entry else choices(problem, CONSIDERED, chip=chip)
-    considered = [(one, predict(one, problem, chip)) for one in others]
+    considered = [(candidate, predict(candidate, problem, chip)) for candidate in others]
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
-        told = [
-            {"config": one.as_dict(), "predicted_us": said.seconds * 1e6, "paced_by": said.limit}
-            for one, said in considered
+        candidates = [
+            {"config": candidate.as_dict(), "predicted_us": prediction.seconds * 1e6, "paced_by": prediction.limit}
+            for candidate, prediction in considered
         ]
-        about = {"how": served.how, "gpu": kind, "entry": entry, "considered": told}
-        print(json.dumps({**found, "matmul": {"config": served.config.as_dict(), **about}}))
+        origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates}
+        print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
-    print("\n".join(lines(found)))
-    if not found["legal"]:
+    print("\n".join(lines(explanation)))
+    if not explanation["legal"]:
         return
-    how = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
+    source = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
     if served.entry is not None and served.table is not None:
-        how = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
+        source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names
-            how += f", measured on an {served.entry.gpu}"
+            source += f", measured on an {served.entry.gpu}"
     predicted = predict(served.config, problem, chip).seconds * 1e6
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
-    for one, said in considered:
-        print(f"  considered  {said.seconds * 1e6:.1f} us, paced by {said.limit}: {one}")
-    print(f"  matmul      {other}{how}")
+    for candidate, prediction in considered:
+        print(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}")
+    print(f"  matmul      {other}{source}")
 
 
 @command
@@ -198,17 +197,17 @@ def simulate(
 
     The page says how many trials each sampler needs to find the recorded best. No GPU is needed.
     """
-    from hopper_gemm.lab.simulation.page import publish, simulation_page
-    from hopper_gemm.lab.simulation.simulate import recorded_places, summary
-    from hopper_gemm.lab.simulation.simulate import simulate as simulated
+    from hopper_gemm.tune.search.simulate import recorded_tasks, summary
+    from hopper_gemm.tune.search.simulate import simulate as simulated
+    from hopper_gemm.tune.tables.pages.simulation import publish, simulation_page
 
-    read_told(results)
-    named = [one for one in recorded_places(results) if problem in (None, one.place.split()[0])]
-    places = [one for one in named if regime in (None, *one.place.split()[1:])]
-    if not places:
+    read_and_warn(results)
+    named = [task for task in recorded_tasks(results) if problem in (None, task.name.split()[0])]
+    tasks = [task for task in named if regime in (None, *task.name.split()[1:])]
+    if not tasks:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
     names = [name.strip() for name in samplers.split(",")]
-    runs = [summary(curve) for curve in simulated(places, names, seeds, trials, stderr)]
+    runs = [summary(curve) for curve in simulated(tasks, names, seeds, trials, stderr)]
     if out is not None:
         publish(out, results.name, runs)
     print(json.dumps(runs) if as_json else simulation_page(runs))
@@ -236,7 +235,7 @@ def export(
 
     if form not in ("csv", "t4"):
         fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
-    study = read_told(results)
+    study = read_and_warn(results)
     if optuna is not None:
         from hopper_gemm.tune.search.journal import write_journal
 
@@ -248,8 +247,8 @@ def export(
         written = rows_as_measured(study).write(out or Path(f"{study.provenance['study']}.csv"), "csv")
     else:
         written = exported(results, out)
-    told = "\n".join(f"Written to {shown(path)}" for path in written)
-    print(json.dumps({"files": [str(path) for path in written]}) if as_json else told)
+    text = "\n".join(f"Written to {shown(path)}" for path in written)
+    print(json.dumps({"files": [str(path) for path in written]}) if as_json else text)
 
 
 @command
@@ -260,11 +259,11 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     """
     from hopper_gemm.tune.study.pack import pack as packed
 
-    read_told(results)
-    found = packed(results)
-    told = "\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in found.items())
-    sizes = {name: {"csv_bytes": old, "bytes": new} for name, (old, new) in found.items()}
-    print(json.dumps(sizes) if as_json else told)
+    read_and_warn(results)
+    packed_sizes = packed(results)
+    text = "\n".join(f"{name}: {new} bytes instead of {old}" for name, (old, new) in packed_sizes.items())
+    sizes = {name: {"csv_bytes": old, "bytes": new} for name, (old, new) in packed_sizes.items()}
+    print(json.dumps(sizes) if as_json else text)
 
 
 @command
@@ -330,11 +329,11 @@ def store(
     from hopper_gemm.compiler.store import KernelStore, default_store
 
     kernels = KernelStore(default_store())
-    found = kernels.clear() if clear else kernels.usage()
+    usage = kernels.clear() if clear else kernels.usage()
     if as_json:
-        print(json.dumps({"path": str(kernels.root), **asdict(found), "cleared": clear}))
+        print(json.dumps({"path": str(kernels.root), **asdict(usage), "cleared": clear}))
         return
-    what = f"{found.kernels} kernels, {found.bytes / 1e6:.1f} MB"
+    what = f"{usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB"
     print(f"removed {what} from {kernels.root}" if clear else f"{kernels.root}: {what}")
 
 
@@ -344,11 +343,6 @@ def doctor(as_json: options.Json = False) -> None:
     from hopper_gemm.cli.doctor import examine
 
     findings = examine()
-    told = [
-        f"{one.mark:7} {one.what}: {one.found}{f' (needed: {one.needed})' if one.needed else ''}"
-        f"{f'; {one.fix}' if one.fix else ''}"
-        for one in findings
-    ]
-    print(json.dumps([asdict(one) for one in findings]) if as_json else "\n".join(told))
+    print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(map(str, findings)))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

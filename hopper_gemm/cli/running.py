@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 
 def local_source(gpus: str, what: str, instead: str = "") -> Source:
-    """GPUs of this host, for a command that measures; ``instead`` names what to do without one."""
+    """Return GPUs of this host, for a command that measures; ``instead`` says what to do without a GPU."""
     try:
         return Source(find(gpus_of(gpus), "cuda")[0])
     except NoHopperError as error:
@@ -41,51 +41,51 @@ def name_tenants(gpus: Sequence[GpuId], say: Say, shared: bool = True) -> None:
     Raises:
         NoHopperError: there is one and GPUs may not be shared.
     """
-    for told in filter(None, map(busy, gpus)):
+    for tenant in filter(None, map(busy, gpus)):
         if not shared:
-            raise NoHopperError(f"{told}; wait for it, name another with --gpus, or measure all the same with --shared")
-        say(f"{told}; times measured beside it are not those of an idle GPU")
+            fix = "wait for it, name another with --gpus, or measure all the same with --shared"
+            raise NoHopperError(f"{tenant}; {fix}")
+        say(f"{tenant}; times measured beside it are not those of an idle GPU")
 
 
 def run_question(
-    asked: Question, source: Source, name: str, say: Say, left: Any = None, *, shared: bool = True, **job: Any
+    question: Question, source: Source, name: str, say: Say, left: Any = None, *, shared: bool = True, **job: Any
 ) -> None:
-    """Run a question; when interrupted, say what is left. GPUs that others keep busy are named before; an error unless
-    they may be shared."""
+    """Run a question; when interrupted, say what is left. First name busy GPUs: an error unless ``shared``."""
     name_tenants(source.gpus, say, shared)
     try:
-        run(asked, source.executor(Job(name, **job), say), say)
+        run(question, source.executor(Job(name, **job), say), say)
     except KeyboardInterrupt:
         kept = f" with {left.open} to go; what was measured is in {left.out}, run the same command" if left else ""
         fail(f"stopped{kept}", INTERRUPTED)
 
 
 def open_sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
-    """A sweep from its source, in its folder; nothing is measured yet."""
+    """Return a sweep from its source, in its folder; nothing is measured yet."""
     only = None if source.recorded is None else recorded_points(source.recorded)
-    return Sweep(spec, out or source.folder(spec), source.about, source=source.word, only=only, **options)
+    return Sweep(spec, out or source.folder(spec), source.provenance, source=source.word, only=only, **options)
 
 
 def run_sweep(
     spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
 ) -> Path:
-    """Run a sweep under a progress bar, and write its pages; its folder."""
-    asked = open_sweep(spec, source, out, **options)
-    plan, trials = asked.plan(), options.get("trials")
-    say(source.opening(verb, spec.name, asked.out))
-    if source.recorded is not None and asked.unrecorded:
-        stderr(f"{asked.unrecorded} points are not recorded in {shown(source.recorded.path)} and are left out")
+    """Run a sweep under a progress bar, write its pages, and return its folder."""
+    question = open_sweep(spec, source, out, **options)
+    plan, trials = question.plan(), options.get("trials")
+    say(source.opening(verb, spec.name, question.out))
+    if source.recorded is not None and question.unrecorded:
+        stderr(f"{question.unrecorded} points are not recorded in {shown(source.recorded.path)} and are left out")
     with watching(plan.open if trials is None else min(trials, plan.open), verbose) as (watch, line):
-        asked.watch, asked.say = watch, line
-        if not asked.finished:
-            run_question(asked, source, spec.name, line, asked, seed=spec.seed, fresh=spec.final.fresh)
-    publish(asked.out)
-    say(f"Written to {shown(asked.out)}")
-    return asked.out
+        question.watch, question.say = watch, line
+        if not question.finished:
+            run_question(question, source, spec.name, line, question, seed=spec.seed, fresh=spec.final.fresh)
+    publish(question.out)
+    say(f"Written to {shown(question.out)}")
+    return question.out
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """The best of each place, ready for JSON."""
+    """Return the fastest config of each problem, regime, context and data, for JSON."""
     study = read_study(folder)
     rows, best = study.stage("sweep"), {}
     for row in sorted((row for row in rows if row.ok), key=lambda row: row.figures["speedup"]):

@@ -26,10 +26,14 @@ def warmup(
 
     It takes a fraction of a second a problem once its kernels are compiled. What tune finds comes before it.
     """
-    from hopper_gemm.tune.measure.device import find_hopper
+    from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
     from hopper_gemm.tune.run.questions.compare import problems_of
 
-    find_hopper()
+    try:
+        find_hopper()
+    except NoHopperError as error:
+        fix = "a warm-up times launches on an H100 or H200; hopper-gemm prebuild needs no GPU"
+        raise NoHopperError(f"{str(error).split(';')[0]}; {fix}") from None
     from hopper_gemm.serve.ahead.warmup import warmup as warm_up
 
     _, _, problems = problems_of(shapes, sizes or (), "burst")

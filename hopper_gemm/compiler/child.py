@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.spawn
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +26,8 @@ Handler = Callable[[Any], Any]
 
 CONTEXT = multiprocessing.get_context("spawn")
 """Processes are spawned, not forked, so that none holds another's pipe open."""
+
+_STARTING = threading.Lock()
 
 PR_SET_PDEATHSIG = 1
 
@@ -88,12 +91,8 @@ class Child:
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
-        """Send a request without waiting for the answer; one request at a time.
-
-        Args:
-            request: picklable.
-            timeout: seconds allowed for the answer.
-        """
+        """Send a picklable request without waiting for the answer, which may take ``timeout`` seconds; one request at
+        a time."""
         self.start()
         assert self._connection is not None
         self._timeout = timeout
@@ -125,9 +124,9 @@ class Child:
             if process is None:  # closed by another thread
                 return Reply("died", error="the process was closed")
             process.join(5)
-            how = ending(process.exitcode)
+            end = ending(process.exitcode)
             self.close()
-            return Reply("died", error=f"the process died with {how}")
+            return Reply("died", error=f"the process died with {end}")
         self.deadline = None
         if kind == "raised":
             self.close()
@@ -135,11 +134,7 @@ class Child:
         return Reply("answer", payload)
 
     def ask(self, request: Any, timeout: float) -> Reply:
-        """Send a request and wait for the reply.
-
-        Args:
-            request, timeout: as for :meth:`send`.
-        """
+        """Send a request, as :meth:`send`, and wait for the reply."""
         self.send(request, timeout)
         while (reply := self.poll()) is None:
             wait(self.waits, 1.0)
@@ -161,23 +156,43 @@ class Child:
                 connection.close()
 
 
-def spawn(target: Callable[..., None], *arguments: Any, **about: Any) -> tuple[Any, Connection]:
-    """Start a process; return it and the parent's end of its pipe.
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While this thread starts a process: the standard library does not have it run the caller's ``__main__`` again,
+    which it does for what a script defines. A script without a guard would run once more in each process, and one from
+    stdin cannot."""
+    with _STARTING:
+        whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
+
+        def prepared(name: str) -> dict[str, Any]:
+            ours = threading.get_ident() == thread
+            return {key: value for key, value in whole(name).items() if not (ours and key.startswith("init_main"))}
+
+        multiprocessing.spawn.get_preparation_data = prepared
+        try:
+            yield
+        finally:
+            multiprocessing.spawn.get_preparation_data = whole
+
+
+def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple[Any, Connection]:
+    """Start a process, which does not run the caller's ``__main__``; return it and the parent's end of its pipe.
 
     Args:
-        target: a module-level function; it is called with its end of the pipe, then the arguments.
-        arguments: picklable.
-        about: name of the process, and whether it is a daemon.
+        target: a function of a module; it is called with its end of the pipe, then the arguments.
+        arguments: picklable, of classes of modules.
+        options: of the process: its name, and whether it is a daemon.
     """
     line, far = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=target, args=(far, *arguments), **about)
-    process.start()
+    process = CONTEXT.Process(target=target, args=(far, *arguments), **options)
+    with _without_main():
+        process.start()
     far.close()
     return process, line
 
 
 def ending(code: int | None) -> str:
-    """The end of a process in two or three words, from its exit code."""
+    """Describe a process's end in two or three words, from its exit code."""
     with contextlib.suppress(ValueError):
         if code is not None and code < 0:
             return f"signal {signal.Signals(-code).name}"

@@ -54,7 +54,7 @@ def built_extension(source: Path) -> bytes | None:
     headers = sysconfig.get_path("include"), torch / "include", tvm_ffi / "include"
     api = torch / "include/torch/csrc/api/include"
     libraries = f"-L{torch / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"
-    flags = "-std=c++20", "-fvisibility=hidden", "-s", *(f"-I{one}" for one in (*headers, api))
+    flags = "-std=c++20", "-fvisibility=hidden", "-s", *(f"-I{folder}" for folder in (*headers, api))
     return compiled(COMPILERS, source, *flags, *libraries)
 
 

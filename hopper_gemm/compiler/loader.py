@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import threading
+import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -13,7 +15,16 @@ from hopper_gemm.compiler.abi import NO_FINISH
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
-from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
+from hopper_gemm.compiler.store import (
+    FUNCTION,
+    AnyId,
+    KernelId,
+    KernelStore,
+    PaddingId,
+    UnwritableError,
+    default_store,
+    shipped,
+)
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
@@ -59,13 +70,7 @@ class LoadedKernel:
 
     @staticmethod
     def of(config: Kernel, report: CubinReport, launcher: Any) -> LoadedKernel:
-        """The kernel of a launcher, for the current device.
-
-        Args:
-            config: the resolved kernel.
-            report: of the kernel.
-            launcher: see :func:`launcher_of`.
-        """
+        """Return the kernel of a launcher (:func:`launcher_of`) for the current device."""
         clusters = resident_clusters(config.cluster_size) * config.ctas_per_sm
         return LoadedKernel(config, report, launcher, clusters)
 
@@ -80,19 +85,15 @@ class LoadedKernel:
             readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long; None for others.
         """
         sums = words = None
-        if self._meets:
+        if not self.repeatable:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
         self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings)
 
     @cached_property
-    def _meets(self) -> bool:
-        return self.config.has_workspace
-
-    @property
     def repeatable(self) -> bool:
-        """Return True if a launch needs its matrices alone, and no workspace of the stream."""
-        return not self._meets
+        """True if a launch needs its matrices alone, and no workspace of the stream."""
+        return not self.config.has_workspace
 
     @cached_property
     def order(self) -> tuple[int, bool, int, bool, int, bool]:
@@ -129,19 +130,31 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
-    """Return the kernel's report; compile the kernel into the store if it is missing there."""
+    """Return the kernel's report; compile the kernel into the store if it is missing there.
+
+    Raises:
+        OSError: the store cannot be written, or not be trusted; the message gives the fix.
+    """
     report = store.report(kernel)
     if report is None:
+        store.prepare()
         from hopper_gemm.compiler.compile import compile_kernel, compile_padding
 
         if isinstance(kernel, PaddingId):
             compiled = compile_padding()
         else:
-            asked = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
-            compiled = compile_kernel(*asked)
+            options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            compiled = compile_kernel(kernel.config, *options)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
+
+
+@cache
+def _stand_in(reason: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder of this process for the kernels that a store cannot keep; warn of the reason, once."""
+    warnings.warn(f"kernels are compiled again in each process: {reason}", stacklevel=2)
+    return tempfile.TemporaryDirectory(prefix="hopper-gemm-")
 
 
 def load(
@@ -169,9 +182,8 @@ def load(
     Raises:
         IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
-    found = reasons(config, problem, finish)
-    if found:
-        raise IllegalConfigError("; ".join(map(str, found)))
+    if violations := reasons(config, problem, finish):
+        raise IllegalConfigError("; ".join(map(str, violations)))
     if observer and problem.out_of_reach:
         raise IllegalConfigError(
             f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "
@@ -192,6 +204,9 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
                 return ready.report, launcher_of(ready.library)
         try:
             return compile_into(kernels, kernel), launcher_of(object_file)
+        except UnwritableError as error:
+            kernels = KernelStore(Path(_stand_in(str(error)).name))
+            return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
         except Exception:
             if object_file.is_file():
                 raise

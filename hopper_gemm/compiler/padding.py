@@ -85,7 +85,7 @@ def _made(device: int, sizes: tuple[int, ...], before: PaddedOperands | None) ->
     return PaddedOperands(torch.empty(sizes[0], dtype=torch.int16, device=torch.device("cuda", device)))
 
 
-PADDED = PerStream(_made, lambda one, sizes: one.room.numel() >= sizes[0])
+PADDED = PerStream(_made, lambda operands, sizes: operands.room.numel() >= sizes[0])
 """The workspaces of this process, of at least this number of elements. Launches of one stream run in order, so that the
 next call overwrites what the last has multiplied."""
 
@@ -133,8 +133,9 @@ class PaddedKernel:
     @cached_property
     def _sizes(self) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
         """Elements of the workspace; pitch, rows and size of A and of B, as the launcher takes them."""
-        both = [(0, 0, 1) if one is None else (one.pitch, one.rows, one.size) for one in (self.a, self.b)]
-        return sum(one.elements for one in (self.a, self.b) if one), both[0], both[1]
+        pads = self.a, self.b
+        of_a, of_b = [(0, 0, 1) if rows is None else (rows.pitch, rows.rows, rows.size) for rows in pads]
+        return sum(rows.elements for rows in pads if rows), of_a, of_b
 
     def _views(self, workspace: PaddedOperands, dtype: torch.dtype) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The padded operands in a workspace, A before B."""

@@ -63,7 +63,7 @@ class CompilePool:
         self._idle = [Child(factory, store, log=log) for _ in range(count)]
         self._busy: dict[AnyId, Child] = {}
         self._queue: deque[AnyId] = deque()
-        self._asked: set[AnyId] = set()
+        self._submitted: set[AnyId] = set()
         self._again: set[AnyId] = set()
         """Kernels whose compiler has died once."""
         self._built: dict[AnyId, Built] = {}
@@ -71,8 +71,8 @@ class CompilePool:
     def submit(self, kernels: Iterable[AnyId]) -> None:
         """Queue kernels, in their order; kernels queued before are skipped."""
         for kernel in kernels:
-            if kernel not in self._asked:
-                self._asked.add(kernel)
+            if kernel not in self._submitted:
+                self._submitted.add(kernel)
                 self._queue.append(kernel)
         self.pump()
 
@@ -108,14 +108,14 @@ class CompilePool:
     @property
     def waits(self) -> list[Any]:
         """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`pump` has work."""
-        return [one for child in self._busy.values() for one in child.waits]
+        return [handle for child in self._busy.values() for handle in child.waits]
 
     def built(self, kernel: AnyId) -> Built | None:
         """The result for a kernel, or None while it is pending."""
         return self._built.get(kernel)
 
     def result(self, kernel: AnyId) -> Built:
-        """Wait for a kernel; one that was never submitted is compiled now."""
+        """Wait for a kernel and return its result; submit it if it was not."""
         self.submit([kernel])
         while kernel not in self._built:
             wait(self.waits, 1.0)

@@ -47,12 +47,12 @@ def memory_rate() -> float:
 
     torch.cuda.init()
     board = _checked(driver.cuDeviceGet(torch.cuda.current_device()))
-    asked = driver.CUdevice_attribute
+    attributes = driver.CUdevice_attribute
     bits, khz = (
         int(_checked(driver.cuDeviceGetAttribute(what, board)))
         for what in (
-            asked.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
-            asked.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+            attributes.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+            attributes.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
         )
     )
     return copied(bits, khz * 1e3) or hopper.HBM_BYTES_PER_SECOND
@@ -92,9 +92,9 @@ def _resident_clusters(device: int, size: int) -> int:
         driver.cuDevicePrimaryCtxRelease(board)
 
 
-def _checked(answer: tuple[Any, ...]) -> Any:
-    """Return the result of a driver call; raise its error."""
-    error, *values = answer
+def _checked(result: tuple[Any, ...]) -> Any:
+    """Return the value of a driver call's result; raise its error."""
+    error, *values = result
     if int(error):
         raise RuntimeError(f"the CUDA driver does not describe its GPU: {error.name}")
     return values[0] if values else None

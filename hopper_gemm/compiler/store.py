@@ -72,6 +72,10 @@ class StoreError(PermissionError):
     """The store cannot be trusted: another user owns it or may write to it. The message gives the fix."""
 
 
+class UnwritableError(OSError):
+    """The store cannot be written. The message gives the fix."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Number of kernels in a store, and their size in bytes, reports included."""
@@ -107,17 +111,16 @@ class KernelId:
             config, problem, observer, finish: as for :func:`hopper_gemm.compiler.loader.load`.
             scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
         """
-        asked = "c" in problem.out_of_reach if scattered is None else scattered
-        asked = asked or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, asked)
+        if scattered is None:
+            scattered = "c" in problem.out_of_reach
+        scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
+        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, scattered)
 
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
         kernel = {**asdict(self), "builder": self.config.builder}
-        sources = source_digest(self.config.builder, self.observer)
-        parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest(kernel, source_digest(self.config.builder, self.observer))
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,12 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        parts = {"sources": source_digest(), "kernel": "padding", "versions": versions(), "arch": hopper.ARCH}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return _entry_digest("padding", source_digest())
+
+
+def _entry_digest(kernel: object, sources: str) -> str:
+    parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
+    return _sha256(json.dumps(parts, sort_keys=True).encode())[:32]
 
 
 AnyId = KernelId | PaddingId
@@ -157,7 +164,7 @@ def source_digest(*classes: str) -> str:
             are sources too.
     """
     root = Path(__file__).parents[1]
-    modules = {root.parent.joinpath(*one.partition(":")[0].split(".")) for one in classes if one}
+    modules = {root.parent.joinpath(*name.partition(":")[0].split(".")) for name in classes if name}
     folders = {module.parent for module in modules} - {root / "kernel"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
@@ -248,8 +255,8 @@ class KernelStore:
         return self.root / f"{kernel.digest}.so"
 
     def report(self, kernel: AnyId) -> CubinReport | None:
-        """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged or
-        of another kernel: then compile it and :meth:`put` it.
+        """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged,
+        unreadable or of another kernel: then compile it and :meth:`put` it.
 
         Raises:
             StoreError: another user owns the folder or a file of the entry, or may write to it.
@@ -258,14 +265,26 @@ class KernelStore:
             trusted(os.stat(self.root), self.root)
             entry = json.loads(_read(self._report_file(kernel)))
             shared = entry.pop("shared")
-            found = _sha256(_read(self.object_file(kernel)))
-            if (entry.pop("kernel"), entry.pop("object")) != (kernel.digest, found):
+            digests = kernel.digest, _sha256(_read(self.object_file(kernel)))
+            if (entry.pop("kernel"), entry.pop("object")) != digests:
                 return None
             if shared is not None and shared != _sha256(_read(self.shared_library(kernel))):
                 return None
             return CubinReport(**entry)
-        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        except StoreError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+    def prepare(self) -> None:
+        """Make the folder, and see that files can be made there.
+
+        Raises:
+            StoreError: as :meth:`report`.
+            UnwritableError: they cannot.
+        """
+        with self._locked():
+            pass
 
     def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
@@ -277,9 +296,8 @@ class KernelStore:
             shared: the shared library made of the object file, if one was.
 
         Raises:
-            StoreError: as :meth:`report`.
+            StoreError, UnwritableError: as :meth:`prepare`.
         """
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             if self.report(kernel) is None:
                 digests = {"object": _sha256(object_file), "shared": None if shared is None else _sha256(shared)}
@@ -304,15 +322,15 @@ class KernelStore:
         process whose entry is gone compiles it again.
 
         Raises:
-            StoreError: another user owns the folder, or may write to it.
+            StoreError, UnwritableError: as :meth:`prepare`.
         """
         if not self.root.is_dir():
             return Usage(0, 0)
         with self._locked():
-            found = self.usage()
+            removed = self.usage()
             for path in self._files():
                 path.unlink(missing_ok=True)
-        return found
+        return removed
 
     def _files(self) -> list[Path]:
         """Files of entries; of each entry the report first, so that no report outlives its object file."""
@@ -320,14 +338,23 @@ class KernelStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lock the folder, which must exist, against other writers."""
-        trusted(os.stat(self.root), self.root)
-        with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
-            # Without locks two writers may meet: an object file beside the other writer's report counts as damaged, and
-            # is compiled again.
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        """Lock the folder against other writers; make it before."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            trusted(os.stat(self.root), self.root)
+            with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+                # Without locks two writers may meet: an object file beside the other writer's report counts as damaged,
+                # and is compiled again.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise UnwritableError(
+                f"compiled kernels must lie in a folder with write access and free space but {self.root} gives "
+                f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
+            ) from error
 
     def _report_file(self, kernel: AnyId) -> Path:
         return self.root / f"{kernel.digest}.json"

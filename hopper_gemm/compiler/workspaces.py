@@ -1,15 +1,22 @@
-"""Workspaces of launches in global memory: one for each stream, and for each stream of a captured graph.
+"""Workspaces of launches in global memory.
 
-Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all kernels of a
-stream share one workspace. A captured graph may be replayed on any stream, beside any other graph: it has a workspace
-of its own, from its own memory pool, and clears the words when a replay begins. So a graph does not depend on the
-capture of another, and no workspace outlives its graph.
+Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all eager kernels of
+a stream share one workspace. It lives as long as the process, and never in a memory pool of others, who take memory
+back or look for what they do not know: ``torch.cuda.use_mem_pool``, CUDA graph trees that warm up for
+``torch.compile(mode="reduce-overhead")``. Pools take the allocations of one thread; another thread allocates it.
+
+A launch that is captured takes scratch memory (partial sums, padded operands) from its graph's pool and gives it back:
+it lives as long as the graph, and later launches of the capture reuse it. A graph may be replayed on any stream, beside
+any other graph, so that each stream of each capture has words of its own. They are zeroed once, outside of all pools,
+and live as long as the process, since nothing tells when a graph is gone: some kilobytes a capture.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -24,43 +31,104 @@ T = TypeVar("T")
 
 
 class PerStream(Generic[T]):
-    """One thing of a kind for each stream, and for each stream of a captured graph. Thread-safe.
+    """A workspace for each stream, and a new one for each launch that is captured. Thread-safe.
 
     Args:
-        make: makes one on a device, of at least these sizes and as large as the one before, if there was one.
-        fits: tells whether one is large enough.
+        make: allocates on a device, for the current stream, at least these sizes and those of the previous workspace.
+        fits: True if a workspace is large enough.
+        capture: allocates for a launch that is captured, on the current stream; by default as ``make``.
     """
 
     def __init__(
-        self, make: Callable[[int, tuple[int, ...], T | None], T], fits: Callable[[T, tuple[int, ...]], bool]
+        self,
+        make: Callable[[int, tuple[int, ...], T | None], T],
+        fits: Callable[[T, tuple[int, ...]], bool],
+        capture: Callable[[int, tuple[int, ...]], T] | None = None,
     ) -> None:
         self._make, self._fits = make, fits
+        self._capture = capture or (lambda device, sizes: make(device, sizes, None))
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int, int], T] = {}
-        """By device, stream, and number of the capture, 0 where there is none."""
+        self._by_stream: dict[tuple[int, int], T] = {}
+        """By device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
-        """The one for a launch on the current stream of a device.
+        """Return the workspace of a launch on the current stream; that of a captured launch must not be kept.
 
         Args:
-            device: index; it must be the current one.
-            sizes: the least that it must have.
+            device: index of the current device.
+            sizes: least sizes.
         """
         import torch
 
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        key = device, stream, capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
-        found = self._known.get(key)
-        if found is None or not self._fits(found, sizes):
+        if torch.cuda.is_current_stream_capturing():
+            return self._capture(device, sizes)
+        key = device, torch._C._cuda_getCurrentRawStream(device)
+        workspace = self._by_stream.get(key)
+        if workspace is None or not self._fits(workspace, sizes):
             with self._lock:
-                for other in [other for other in self._known if other[2] and capture_of(other[1]) != other[2]]:
-                    del self._known[other]  # the capture has ended: its graph's pool may use the memory again
-                found = self._known[key] = self._make(device, sizes, found)
-        return found
+                before = self._by_stream.get(key)
+                workspace = self._by_stream[key] = outside_pools(device, lambda: self._make(device, sizes, before))
+        return workspace
+
+
+IDLE: dict[int, torch.cuda.Stream] = {}
+"""A stream of each device that is not captured. It is kept, since each stream that allocates takes 2 MB at least."""
+
+
+def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
+    """Call a function whose allocations must lie in no memory pool, also while a stream is captured; return its result.
+
+    Args:
+        device: index of the current device.
+        make: called in a thread of its own, whose current stream is the caller's.
+        idle: take another stream, which is not captured, and wait for it.
+    """
+    import torch
+    from cuda.bindings import driver
+
+    stream = None if idle else torch.cuda.current_stream(device)
+
+    def work() -> T:
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        driver.cuThreadExchangeStreamCaptureMode(relaxed)  # else an allocation would end a capture
+        chosen = stream or IDLE.get(device)
+        while chosen is None or (idle and capture_of(chosen.cuda_stream)):  # torch hands its streams out in turn
+            chosen = IDLE[device] = torch.cuda.Stream(device)
+        with torch.cuda.stream(chosen):
+            made = make()
+        if idle:
+            chosen.synchronize()
+        return made
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work).result()
+
+
+class CapturedWords:
+    """Words that are zero between launches, for each stream of each capture. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._words: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
+        """By device, stream and number of its capture; the last are the largest. Kept for good: a graph may use any."""
+
+    def get(self, device: int, count: int) -> torch.Tensor:
+        """Return at least ``count`` words for the current stream, which is captured."""
+        import torch
+
+        stream, where = torch._C._cuda_getCurrentRawStream(device), torch.device("cuda", device)
+        with self._lock:
+            made = self._words[device, stream, capture_of(stream)]
+            if not made or made[-1].numel() < count:
+                size = max(count, LEAST_WORDS)
+                made.append(
+                    outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=where), idle=True)
+                )
+            return made[-1]
 
 
 def capture_of(stream: int) -> int:
-    """Number of the capture under way on a stream; 0 where there is none."""
+    """Return the number of the capture under way on a stream, 0 without one."""
     from cuda.bindings import runtime
 
     error, status, number, *_ = runtime.cudaStreamGetCaptureInfo(stream)
@@ -74,9 +142,17 @@ def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
 
     sums, words = sizes
     least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
-    place = torch.device("cuda", device)
-    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=place)
-    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=place)
+    where = torch.device("cuda", device)
+    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=where)
+    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=where)
+
+
+def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
+    """Allocate the workspace of a launch that is captured."""
+    import torch
+
+    sums = torch.empty(max(sizes[0], LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))
+    return sums, CAPTURED_WORDS.get(device, sizes[1])
 
 
 def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
@@ -84,6 +160,9 @@ def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
     return pair[0].numel() >= sums and pair[1].numel() >= words
 
 
-WORKSPACES = PerStream(_made, _fits)
+CAPTURED_WORDS = CapturedWords()
+"""The words of the captures of this process."""
+
+WORKSPACES = PerStream(_made, _fits, _captured)
 """The workspaces of this process: fp32 sums and int32 words, of at least these numbers of elements. The words are zero
 when a launch begins."""

@@ -32,7 +32,7 @@ A number may travel with a slot (:meth:`Ring.tag`): the thread that announces th
 arrives, consumers read it once they have found the slot full and before they release it, so it needs no barrier of its
 own. :class:`hopper_gemm.kernel.work.ReceivedWalk` receives work this way.
 
-:mod:`hopper_gemm.lab.protocols.ring_protocol` writes the same protocol out as values, and its tests run it in every
+:mod:`tests.protocols.ring_protocol` writes the same protocol out as values, and its tests run it in every
 order: nothing is overwritten while read, nothing deadlocks, and releasing one group too early is found.
 """
 

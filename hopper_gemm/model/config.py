@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, Self
 
+from hopper_gemm.model.problem import shown
+
 Axis = Literal["m", "n"]
 Tier = Literal["space", "ladder"]
 
@@ -223,7 +225,7 @@ class GemmConfig:
             value = getattr(self, name)
             wanted = parameter.mistake(value)
             if wanted is not None:
-                raise ValueError(f"{name} must be {wanted} but got {value!r}")
+                raise ValueError(f"{name} must be {wanted} but got {shown(value)}")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:

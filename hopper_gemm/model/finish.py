@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import e as EULER
 from math import log2, pi
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from hopper_gemm.model.problem import shown
 
 if TYPE_CHECKING:
     from hopper_gemm.model.kernel import Kernel
@@ -82,6 +84,8 @@ def _silu(z: Any, math: Any, out: str) -> Any:
     return _times_sigmoid(z, z * -log2(EULER), math)
 
 
+ActivationName = Literal["gelu", "gelu_tanh", "silu", "relu"]
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation(_gelu, "gelu", "gelu_backward"),
     "gelu_tanh": Activation(_gelu_tanh, "gelu", "gelu_backward", {"approximate": "tanh"}, {"approximate": "tanh"}),
@@ -117,9 +121,12 @@ class Finish:
     gated: bool = False
 
     def __post_init__(self) -> None:
-        if self.activation and self.activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise ValueError(f"activation must be None or one of {known} but got {self.activation!r}")
+        if not isinstance(self.activation, str) or (self.activation and self.activation not in ACTIVATIONS):
+            names = ", ".join(ACTIVATIONS)
+            raise ValueError(f"activation must be None or one of {names} but got {shown(self.activation)}")
+        for name in ("scale", "bias", "residual", "gated"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False but got {shown(getattr(self, name))}; give a bool")
 
     @property
     def scaled_alone(self) -> bool:

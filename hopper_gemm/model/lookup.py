@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import (
     CHANGES,
@@ -93,12 +93,18 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alo
 
     Raises:
         TunedTableError: the file is no tuned table.
+        TypeError: no path, or no bool.
 
     Example:
         >>> hopper_gemm.use_table("results/mine/best_configs.json")        # doctest: +SKIP
         >>> hopper_gemm.use_table(None)                                    # doctest: +SKIP
     """
     global _named
+    if not isinstance(path, str | os.PathLike | None):
+        raise TypeError(f"path must name a tuned table, or be None, but is {shown(path)}; give the path of its file")
+    for name, value in (("other_gpus", other_gpus), ("alone", alone)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False but is {shown(value)}; give a bool")
     named = None if path is None else Path(path).absolute()
     if named is not None:
         read_tuned(named)

@@ -28,6 +28,26 @@ core's power follows the bits that flip, and its clock the power: figures of dif
 """
 
 
+def shown(value: object) -> str:
+    """A value in one short line, for an error."""
+    return " ".join(repr(value).split())[:60]
+
+
+def listed(name: str, given: Any, items: str) -> list[Any]:
+    """The items of an argument.
+
+    Raises:
+        TypeError: it cannot be iterated, or is a string.
+    """
+    try:
+        iterator = iter(given)
+    except TypeError:
+        iterator = None
+    if iterator is None or isinstance(given, str | bytes):
+        raise TypeError(f"{name} must be a list of {items} but is {shown(given)}; give a list")
+    return list(iterator)
+
+
 @dataclass(frozen=True)
 class GemmProblem:
     """C[m, n] = A[m, k] @ B[k, n], fp32 accumulation, output in the operands' type or in fp32.
@@ -59,14 +79,33 @@ class GemmProblem:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a positive integer but got {value!r}; give the problem as M N K")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} but got {self.dtype!r}")
-        if self.layouts not in LAYOUTS:
+                raise ValueError(f"{name} must be a positive integer but got {shown(value)}; give the problem as M N K")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)} but got {shown(self.dtype)}")
+        if not isinstance(self.batch_invariant, bool):
+            raise TypeError(f"batch_invariant must be True or False but got {shown(self.batch_invariant)}; give a bool")
+        if not isinstance(self.layouts, str) or self.layouts not in LAYOUTS:
             raise ValueError(
-                f"layouts must be one of {', '.join(LAYOUTS)} but got {self.layouts!r}; "
+                f"layouts must be one of {', '.join(LAYOUTS)} but got {shown(self.layouts)}; "
                 "kk is A row-major times the transpose of a row-major (n, k) matrix, kn both row-major"
             )
+
+    @classmethod
+    def of(cls, given: Any, batch_invariant: bool = False) -> GemmProblem:
+        """A problem that is given as such, or by its sizes.
+
+        Raises:
+            TypeError: neither.
+            ValueError: sizes that are no problem.
+        """
+        if isinstance(given, GemmProblem):
+            return given
+        if not isinstance(given, tuple | list) or len(given) != 3:
+            raise TypeError(
+                f"a problem must be (m, n, k) or a hopper_gemm.GemmProblem but is {shown(given)}; give its sizes"
+            )
+        m, n, k = given
+        return cls(m, n, k, batch_invariant=batch_invariant)
 
     @property
     def flop(self) -> int:

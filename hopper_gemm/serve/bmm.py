@@ -8,7 +8,7 @@ from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import check_call
 from hopper_gemm.serve.launches import launch
 from hopper_gemm.serve.operands import folded
-from hopper_gemm.serve.ops import OPERATORS, by_operator
+from hopper_gemm.serve.ops import OPERATORS, by_operator, untraced
 
 
 def bmm(
@@ -46,6 +46,7 @@ def bmm(
     return by_operator(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="bmm"))
 
 
+@untraced
 def _bmm(
     a: torch.Tensor, b: torch.Tensor, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
 ) -> torch.Tensor:

@@ -6,7 +6,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _is_torch_function_mode_enabled,
+    _len_torch_dispatch_stack,
+)
 from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from hopper_gemm.model.config import GemmConfig
@@ -59,11 +68,6 @@ def settings_of(call: Call) -> tuple[Any, ...]:
     return activation, MODE.context, invariant(call), POLICY.fallback
 
 
-def described(tensor: torch.Tensor) -> Any:
-    """All of a tensor that decides how it is read or written, its address aside."""
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), tensor.is_neg(), type(tensor)
-
-
 def invariant(call: Call) -> bool:
     """Return True if the call is batch-invariant."""
     return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
@@ -88,21 +92,54 @@ def output_of(call: Call) -> tuple[tuple[int, ...], torch.dtype]:
 
 def traced(call: Call) -> bool:
     """Return True if a call is being traced, for torch.compile or torch.export or by fake tensors alone."""
-    return is_compiling() or isinstance(call.a, FakeTensor) or isinstance(call.b, FakeTensor)
+    traced_types = (FakeTensor, FunctionalTensor)
+    return is_compiling() or isinstance(call.a, traced_types) or isinstance(call.b, traced_types)
+
+
+def watched(call: Call) -> bool:
+    """Return True if something looks at the operators of this thread: a transform of torch.func, a level of
+    forward-mode AD, a dispatch or function mode, or a tracer. Such a call is its operator's, even where its launch is
+    kept. The extension asks the same (``native.cpp``).
+
+    A config is no argument of the operators; such a call is seen by dispatch modes alone, which refuse it."""
+    return (
+        traced(call)
+        or _are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or _len_torch_dispatch_stack() > 0
+        or (_is_torch_function_mode_enabled() and call.config is None)
+        or _get_tracing_state() is not None
+    )
+
+
+def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:
+    """The type to which autocast casts on a tensor's device, a GPU or a CPU; None outside of it."""
+    device = tensor.device.type
+    enabled = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else None
 
 
 def cast(call: Call) -> bool:
-    """Return True if autocast changes the type of an operand, on a GPU or a CPU."""
-    if torch.float32 not in (call.a.dtype, call.b.dtype):
-        return False
-    operand = call.a if call.a.dtype == torch.float32 else call.b
-    device = operand.device.type
-    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+    """Return True if autocast changes the type of a tensor. With an ``out``, torch's casts nothing, and ours only fp32,
+    which the kernel does not read."""
+    dtype = autocast_type(call.a) if _is_any_autocast_enabled() else None
+    if dtype is None or call.out is not None:
+        return dtype is not None and torch.float32 in (call.a.dtype, call.b.dtype)
+    return any(tensor is not None and _cast_to(dtype, tensor) != tensor.dtype for tensor in call[:3])
+
+
+def _cast_to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.dtype:
+    """The type that a tensor has for an autocast to a type: torch casts every floating-point type but fp64."""
+    return dtype if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor.dtype
 
 
 def autocast_call(call: Call) -> Call:
     """A call with its tensors in the types to which autocast casts them."""
     dtype = torch.get_autocast_dtype(call.a.device.type)
-    bias = None if call.bias is None else call.bias.to(dtype)
-    residual = None if call.residual is None else call.residual.to(call.out_dtype or dtype)
-    return call._replace(a=call.a.to(dtype), b=call.b.to(dtype), bias=bias, residual=residual)
+    a, b = (tensor.to(_cast_to(dtype, tensor)) for tensor in (call.a, call.b))
+    bias, residual = call.bias, call.residual
+    if bias is not None:
+        bias = bias.to(_cast_to(dtype, bias))
+    if residual is not None:
+        residual = residual.to(_cast_to(call.out_dtype or dtype, residual))
+    return call._replace(a=a, b=b, bias=bias, residual=residual)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.problem import shown
 from hopper_gemm.serve.call import OPERANDS, Call, output_of
 from hopper_gemm.serve.operands import as_matrix, owns_its_elements, share_memory
 
@@ -17,6 +19,14 @@ DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensor whose memory holds their values."""
+
+
+class MisfitError(ValueError, RuntimeError):
+    """Tensors that do not fit each other, of which torch raises a RuntimeError."""
+
+
+class MixedTypesError(TypeError, RuntimeError):
+    """Element types that do not fit each other, likewise."""
 
 
 class UnsupportedError(Exception):
@@ -31,11 +41,17 @@ class UnsupportedDeviceError(UnsupportedError, RuntimeError):
     """The operands are not on a Hopper GPU."""
 
 
+def strided(tensor: torch.Tensor | None) -> bool:
+    """Return True if a tensor has sizes and strides: it is neither sparse nor nested nor a lazy layer's parameter."""
+    return tensor is None or not (tensor.layout != torch.strided or tensor.is_nested or is_lazy(tensor))
+
+
 def refuse_foreign(call: Call) -> None:
-    """Refuse what is no tensor, and what is no config.
+    """Refuse arguments whose class is none that the public functions take.
 
     Raises:
         TypeError: the first that is refused, with the fix.
+        ValueError: a scale of more than 64 bits.
     """
     names = *OPERANDS[call.kind], "bias", "residual", "out"
     tensors = call.a, call.b, call.bias, call.residual, call.out
@@ -49,6 +65,19 @@ def refuse_foreign(call: Call) -> None:
             f"config must be a hopper_gemm.GemmConfig or None but is a {type(call.config).__name__}; "
             "leave it out for the tuned one, or give GemmConfig(tile_m=..., ...)"
         )
+    if not isinstance(call.activation, str | None):
+        given = shown(call.activation)
+        raise TypeError(f"activation must be None or one of {', '.join(ACTIVATIONS)} but is {given}; give its name")
+    if call.out_dtype is not None and not isinstance(call.out_dtype, torch.dtype):
+        raise TypeError(f"out_dtype must be a torch.dtype but is {shown(call.out_dtype)}; give torch.float32 or None")
+    if not isinstance(call.batch_invariant, bool | None):
+        given = shown(call.batch_invariant)
+        raise TypeError(f"batch_invariant must be True, False or None but is {given}; None is the thread's setting")
+    if isinstance(call.scale, bool) or not isinstance(call.scale, int | float | torch.SymInt | torch.SymFloat | None):
+        fix = "multiply by a tensor after the call" if isinstance(call.scale, torch.Tensor) else "give a float"
+        raise TypeError(f"scale must be a float, an int or None but is {shown(call.scale)}; {fix}")
+    if isinstance(call.scale, int) and call.scale.bit_length() > 63:
+        raise ValueError("scale must fit in 64 bits but is a larger int; give a float")
 
 
 def check_call(call: Call) -> None:
@@ -66,15 +95,15 @@ def check_call(call: Call) -> None:
     else:
         fit = b.dim() == 2 and a.dim() >= 1 and a.shape[-1] == b.shape[1]
     if not fit:
-        raise ValueError(_misfit(call))
+        raise MisfitError(_misfit(call))
     if kind == "swiglu" and b.shape[0] % 2:
         rows = "w_gate_up must have as many rows of the gate as of up"
         raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
     if a.dtype != b.dtype:
-        raise TypeError(_types(call))
+        raise MixedTypesError(_types(call))
     if a.device != b.device:
         both = " and ".join(OPERANDS[kind])
-        raise ValueError(f"{both} must be on one device but are on {a.device} and {b.device}")
+        raise MisfitError(f"{both} must be on one device but are on {a.device} and {b.device}")
     if call.out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
     if call.out is not None:
@@ -102,7 +131,7 @@ def _check_out(out: torch.Tensor, call: Call) -> None:
     allowed = (operand.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
     if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
         sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        raise ValueError(
+        raise MisfitError(
             f"out must be ({sizes}) {' or '.join(map(str, allowed))} on {operand.device} "
             f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
         )
@@ -118,7 +147,7 @@ def _check_finish(call: Call) -> None:
         alike = tensor.dim() == len(sizes) and (tensor.dtype, tensor.device) == (dtype, x.device)
         if not alike or tuple(tensor.shape) != sizes:
             found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-            raise ValueError(f"{name} must be {sizes} {dtype} on {x.device} but is {found}")
+            raise MisfitError(f"{name} must be {sizes} {dtype} on {x.device} but is {found}")
 
 
 def check_rows(residual: torch.Tensor) -> None:
@@ -166,12 +195,14 @@ def check_supported(call: Call) -> None:
     Raises:
         UnsupportedError: their memory does not hold their values, an element type, or the device.
     """
-    for name, tensor in zip((*OPERANDS[call.kind], "out"), (call.a, call.b, call.out), strict=True):
+    names = *OPERANDS[call.kind], "bias", "residual", "out"
+    for name, tensor in zip(names, (call.a, call.b, call.bias, call.residual, call.out), strict=True):
         if tensor is not None and type(tensor) not in PLAIN:
             kind = f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
             raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
-        if tensor is not None and tensor.layout != torch.strided:
-            raise UnsupportedTypeError(f"{name} must be a dense tensor but is {tensor.layout}; take its .to_dense()")
+        if tensor is not None and (tensor.layout != torch.strided or tensor.is_nested):
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            raise UnsupportedTypeError(f"{name} must be a dense tensor but is {kind}; take its .to_dense()")
     if call.a.dtype not in DTYPES:
         raise UnsupportedTypeError(_types(call))
     check_device(call.a.device)

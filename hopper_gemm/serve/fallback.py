@@ -6,10 +6,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, get_args
 
+from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import Pick
 
-POLICIES = ("never", "unsupported", "faster")
+Fallback = Literal["never", "unsupported", "faster"]
+
+POLICIES: tuple[Fallback, ...] = get_args(Fallback)
 
 GAIN = 1.02
 """Least speedup of torch.mm over a tuned kernel for which ``"faster"`` takes torch.mm: smaller ones lie within the
@@ -24,14 +28,14 @@ class Policy(threading.local):
     """
 
     def __init__(self) -> None:
-        self.fallback = "unsupported"
+        self.fallback: Fallback = "unsupported"
 
 
 POLICY = Policy()
 
 
 @contextmanager
-def fallback(policy: str) -> Iterator[None]:
+def fallback(policy: Fallback) -> Iterator[None]:
     """Context in which calls of this thread fall back to torch.mm by a policy. Outside of any it is ``"unsupported"``.
 
     A product of torch.mm has the shape, type and gradients of ours, and accumulates as torch does. A call that names a
@@ -59,14 +63,14 @@ def fallback(policy: str) -> Iterator[None]:
         POLICY.fallback = before
 
 
-def checked(policy: str) -> str:
+def checked(policy: object) -> Fallback:
     """Return a policy that exists.
 
     Raises:
         ValueError: another one.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"fallback must be one of {', '.join(POLICIES)} but got {policy!r}")
+    if not isinstance(policy, str) or policy not in POLICIES:
+        raise ValueError(f"fallback must be one of {', '.join(POLICIES)} but got {shown(policy)}")
     return policy
 
 

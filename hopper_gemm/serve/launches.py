@@ -2,8 +2,12 @@
 
 A known call has two ways. The C++ extension (``native.cpp``), where it was built, looks at the tensors, allocates the
 output, launches and records a gradient without Python; a public function asks it first. Else :func:`launch` looks the
-key up in a dict. Both keep what a first call found: a kernel and what it was chosen for; addresses are checked at each
-call. What the extension cannot repeat (a workspace, padding, a config) it leaves to Python.
+key up in a dict, and takes the launch whose guard the tensors pass. Both keep what a first call found: a kernel and
+what it was chosen for; addresses are checked at each call. What the extension cannot repeat (a workspace, padding, a
+config) it leaves to Python.
+
+A call that is watched (:func:`hopper_gemm.serve.call.watched`) is its operator's by either way. Operators launch below
+whatever watched them, and ask no more.
 
 The extension takes a compiler of C++ some twenty seconds, for one build of torch and one Python, and is therefore made
 ahead: by :func:`hopper_gemm.prebuild` and :func:`hopper_gemm.warmup`. A wheel brings the one for the torch with which
@@ -20,6 +24,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._C import _increment_version, _is_any_autocast_enabled, _is_torch_function_mode_enabled
+from torch._C._dynamo.guards import TensorGuards
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE
@@ -35,21 +42,28 @@ from hopper_gemm.serve.call import (
     Call,
     Maybe,
     autocast_call,
+    autocast_type,
     cast,
-    described,
     finish_of,
     invariant,
     make,
     output_of,
     settings_of,
-    traced,
+    watched,
 )
-from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
+
+GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+"""Makes the guard of tensors. It refuses one that is given twice, so that the key tells which are the same; of others
+that are, each call is a first one."""
+
+NUMBERS = float, int
+"""Types of a scale whose value is no part of a launch's key."""
 
 BIASED = Finish(bias=True)
 """What torch.addmm does too."""
@@ -59,16 +73,25 @@ class Launch(NamedTuple):
     """A launch that passed every check.
 
     Args:
+        fits: returns True of the tensors of a call if they have the classes, types, devices, sizes, strides and
+            ``requires_grad`` of those that were checked, in the same state of the dispatcher: autocast, inference mode
+            and transforms change it. It is the guard of torch.compile's graphs.
+        gradient: True if some tensor requires a gradient, which is recorded where gradients are.
         kernel: takes a (m, k), b (n, k), the output (m, n), ``before``, with a finish bias, residual and scale, and
-            ``after``. None where the key is known at other addresses alone.
+            ``after``.
         before, after: arguments that are the same every time.
         finishes: True if the kernel takes what is added.
         device: that must be current; None on a host that has only one.
         shape, dtype: of a new output; the type None if it is that of ``a``.
         extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
+        misaligned: which of them begin off a multiple of 16 bytes; None if none does.
+        base_fits: returns True of a matrix (n, k) whose transpose in the same memory b is, as the weight of
+            ``weight.t()``, which then is read itself: a new view takes longer. None where b was no such view.
     """
 
-    kernel: Callable[..., None] | None
+    fits: Callable[..., bool]
+    gradient: bool
+    kernel: Callable[..., None]
     before: tuple[Any, ...]
     after: tuple[Any, ...]
     finishes: bool
@@ -76,6 +99,8 @@ class Launch(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype | None
     extents: tuple[int, ...]
+    misaligned: tuple[bool, ...] | None
+    base_fits: Callable[..., bool] | None
 
 
 class Launches:
@@ -84,15 +109,15 @@ class Launches:
     Attributes:
         native: the extension, whose functions take the arguments of ours and return None where they know no launch;
             None where it was not built.
-        table: launches by the key of their call; and, where some address is no multiple of 16 bytes, by the key and
-            which ones.
-        most: launches kept at most; beyond it all are dropped.
+        table: launches by the key of their call, those of aligned addresses first.
+        most: keys kept at most; beyond it all are dropped.
+        most_alike: launches kept at most for one key.
     """
 
     def __init__(self) -> None:
         self.native: Any = None
-        self.table: dict[Any, Launch] = {}
-        self.most = 4096
+        self.table: dict[Any, tuple[Launch, ...]] = {}
+        self.most, self.most_alike = 4096, 16
         self._settings: dict[tuple[Any, ...], int] = {}
         self._ids, self._lock = itertools.count(), threading.Lock()
 
@@ -116,7 +141,7 @@ class Launches:
         if self.native is not None:
             self.native.forget()
 
-    def keep(self, table: dict[Any, Launch], key: Any, call: Call, kernel: Any) -> Launch:
+    def keep(self, table: dict[Any, tuple[Launch, ...]], key: Any, call: Call, kernel: Any) -> Launch:
         """The launch of a call by a kernel, kept for addresses that are aligned as those of the call."""
         if len(table) >= self.most:
             table.clear()
@@ -131,9 +156,20 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        entry = Launch(kernel, before, after, finishes, device, shape, another, extents)
-        table[(key, misaligned) if any(misaligned) else key] = entry
-        table.setdefault(key, entry._replace(kernel=None))
+        b, residual = call.b, call.residual
+        given = call.a, None if b is call.a else b, call.out, call.bias
+        tensors = [tensor for tensor in given if tensor is not None]
+        if residual is not None and residual is not call.out and residual is not call.a:
+            tensors.append(residual)
+        fits, gradient = GUARD(*tensors).check, any(tensor.requires_grad for tensor in tensors)
+        off = misaligned if any(misaligned) else None
+        turned, base, base_fits = call.b.mT, call.b._base if call.kind == "mm" else None, None
+        same = (turned.shape, turned.stride(), turned.dtype, turned.is_neg())
+        if base is not None and (base.shape, base.stride(), base.dtype, base.is_neg()) == same:
+            base_fits = GUARD(base).check
+        entry = Launch(fits, gradient, kernel, before, after, finishes, device, shape, another, extents, off, base_fits)
+        others = table.get(key, ())
+        table[key] = ((entry, *others) if off is None else (*others, entry))[-self.most_alike :]
         return entry
 
     def record(self, setting: int, call: Call, kernel: Any, out: torch.Tensor) -> None:
@@ -145,40 +181,51 @@ class Launches:
             self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
 
 
-def launch(call: tuple[Any, ...]) -> torch.Tensor:
+def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
     """The output of a call: by the launch that is kept for its key, else as a first call. Where a gradient is recorded,
-    it is that of an autograd function or an operator; traced, an operator's.
+    it is that of an autograd function or an operator; watched, an operator's.
 
     Args:
         call: a :class:`Call`, or its fields: to make one takes longer than to find a launch.
+        below: True within an operator, which whatever watches has seen: it is not called again.
     """
     if is_dynamo_compiling():
         return by_operator(make(call))
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
+    if not below and (forward_ad._current_level >= 0 or (_is_torch_function_mode_enabled() and config is None)):
+        return by_operator(make(call))  # of all that watches, the guard does not know these two
+    mode = MODE.__dict__  # of this thread; an attribute of a thread takes longer
     try:
-        if (
-            a.requires_grad
-            or b.requires_grad
-            or (bias is not None and bias.requires_grad)
-            or (residual is not None and residual.requires_grad)
-            or (out is not None and out.requires_grad)
-        ) and torch.is_grad_enabled():
-            return _recorded(make(call))
+        if type(scale) is int and scale.bit_length() > 63:
+            refuse_foreign(make(call))
         key = (
-            a.shape, a.stride(), a.dtype, a.get_device(), a.is_neg(), type(a),
-            b.shape, b.stride(), b.dtype, b.get_device(), b.is_neg(), type(b),
-            None if bias is None else described(bias), None if residual is None else described(residual),
-            None if out is None else described(out), scale is None, activation, out_dtype, config, kind,
-            MODE.context, MODE.batch_invariant if rule is None else rule, POLICY.fallback,
+            a.shape, b.shape, a is b, bias is None, residual is None, residual is out, residual is a, out is None,
+            None if scale is None else type(scale) in NUMBERS, activation, out_dtype, config, kind,
+            mode["context"], mode["batch_invariant"] if rule is None else rule, POLICY.fallback,
+            _is_any_autocast_enabled() and autocast_type(a),
         )  # fmt: skip
-        entry = LAUNCHES.table.get(key)
-    except (AttributeError, TypeError):
+        entries = LAUNCHES.table.get(key)
+    except (AttributeError, TypeError, RuntimeError):  # no tensor, or sizes without a hash: symbolic or nested
         refuse_foreign(make(call))
-        if traced(make(call)):  # symbolic sizes have no hash
+        if watched(make(call)) or not all(map(strided, (a, b, bias, residual, out))):
             return by_operator(make(call))
         raise
-    if entry is None:
-        return first_call(make(call), key)
+    if entries is None:
+        return first_call(make(call), key, below)
+    tensors = (a,) if a is b else (a, b)
+    if out is not None:
+        tensors += (out,)
+    if bias is not None:
+        tensors += (bias,)
+    if residual is not None and residual is not out and residual is not a:
+        tensors += (residual,)
+    for entry in entries:
+        if entry.fits(*tensors):
+            break
+    else:
+        return first_call(make(call), key, below)
+    if entry.gradient and torch.is_grad_enabled():
+        return _recorded(make(call))
     at_a, at_b = a.data_ptr(), b.data_ptr()
     bits = at_a | at_b
     if bias is not None:
@@ -188,24 +235,29 @@ def launch(call: tuple[Any, ...]) -> torch.Tensor:
     if out is not None:
         begin, extents, size = out.data_ptr(), entry.extents, entry.extents[-1]
         near = at_a - size < begin < at_a + extents[0] or at_b - size < begin < at_b + extents[1]
-        bits |= 1 if near or _near_added(begin, bias, residual, out, extents) else begin
-    if bits & MISALIGNED or entry.kernel is None:
-        return _at_other_addresses(make(call), key)
+        added = bias is not None or residual is not None
+        bits |= 1 if near or (added and _near_added(begin, bias, residual, out, extents)) else begin
+    if bits & MISALIGNED or entry.misaligned is not None:
+        return _at_other_addresses(make(call), key, tensors, below)
     return _run(entry, call)
 
 
 def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
     """Launch what passed every check, and return the output."""
-    kernel, before, after, finishes, device, shape, dtype, _ = entry
+    _, _, kernel, before, after, finishes, device, shape, dtype, _, _, base_fits = entry
     a, b, bias, _, residual, scale, _, _, out, _, kind = call
-    assert kernel is not None
     if device is not None and device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return _run(entry._replace(device=None), call)
     if out is None:  # a tuple of sizes takes longer
         out = a.new_empty(*shape) if dtype is None else a.new_empty(shape, dtype=dtype)
+    else:
+        _increment_version((out,))
     if kind == "mm":
-        kernel(a, b.mT, out, *before)
+        base = b._base
+        if base is None or base_fits is None or base.data_ptr() != b.data_ptr() or not base_fits(base):
+            base = b.mT
+        kernel(a, base, out, *before)
     elif a.dim() == 2:
         kernel(a, b, out, *before, bias, residual, scale, *after) if finishes else kernel(a, b, out, *before)
     else:
@@ -224,29 +276,37 @@ def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, ext
     return -size < begin - residual.data_ptr() < extent_residual
 
 
-def _at_other_addresses(call: Call, key: Any) -> torch.Tensor:
+def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...], below: bool) -> torch.Tensor:
     """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
     which another launch serves."""
     _, misaligned = placed(*call[:3], call.residual, call.out)
-    entry = LAUNCHES.table.get((key, misaligned) if any(misaligned) else key)
-    if entry is None or entry.kernel is None:
-        return first_call(call, key)
-    check_apart(call)
-    return _run(entry, call)
+    off = misaligned if any(misaligned) else None
+    for entry in LAUNCHES.table.get(key, ()):
+        if entry.misaligned == off and entry.fits(*tensors):
+            check_apart(call)
+            return _run(entry, call)
+    return first_call(call, key, below)
 
 
 # A first call ---------------------------------------------------------------------------------
 
 
-def first_call(call: Call, key: Any) -> torch.Tensor:
+def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     """The output of a call whose launch is not kept: check everything, launch, and keep the launch unless torch copies
     something or does a part."""
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
-    if traced(call) or cast(call):
-        return by_operator(call)
     refuse_foreign(call)
+    if not below and watched(call):
+        return by_operator(call)
+    tensors = (*call[:3], call.residual, call.out)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return _recorded(call)
+    if cast(call):
+        return by_operator(call)
     check_call(call)
+    if call.out is not None and call.out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError("out must not be an inference tensor outside of inference mode; give its .clone()")
     if falls_back(call):
         product = by_torch(call)
         if repeatable(call, product):
@@ -254,19 +314,20 @@ def first_call(call: Call, key: Any) -> torch.Tensor:
         return product
     if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
         bias, residual = (None if tensor is None else tensor.resolve_neg() for tensor in (call.bias, call.residual))
-        return launch(call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual))
+        plain = call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual)
+        return launch(plain, below)
     if call.residual is not None:
         check_rows(call.residual)
     if call.out is not None:
         check_apart(call)
         if not _writable(call, call.out):
-            return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype)))
+            return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype), below))
     if call.a.numel() == 0 or call.b.numel() == 0:
-        return _in_parts(call)
+        return _in_parts(call, below)
     with torch.cuda.device(call.a.get_device()), loading_allowed():
         kernel = _kernel_of(call)
         if kernel is None:
-            return _in_parts(call)
+            return _in_parts(call, below)
         out = _run(LAUNCHES.keep(table, key, call, kernel), call)
     if setting is not None:
         LAUNCHES.record(setting, call, kernel, out)
@@ -282,7 +343,8 @@ def _writable(call: Call, out: torch.Tensor) -> bool:
 
 def _kernel_of(call: Call) -> Callable[..., None] | None:
     """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
-    a, b, finish, rule = folded(call.a), call.b.t() if call.kind == "mm" else call.b, finish_of(call), invariant(call)
+    a, b = (call.a, call.b.t()) if call.kind == "mm" else (folded(call.a), call.b)
+    finish, rule = finish_of(call), invariant(call)
     rows_a, rows_b = rows_of(a), rows_of(b)
     if rows_a is None or rows_b is None:
         return None
@@ -317,19 +379,19 @@ def _readable(call: Call) -> bool:
     return residual is None or reaches(folded(residual))
 
 
-def _in_parts(call: Call) -> torch.Tensor:
+def _in_parts(call: Call, below: bool) -> torch.Tensor:
     """The output of a call that takes more than one launch: operands are copied first, or torch does what follows the
     product. Of no elements, or sums of none, it is zeros, finished."""
     a, b, out, (_, dtype) = folded(call.a), call.b.t() if call.kind == "mm" else call.b, call.out, output_of(call)
     if call.kind != "mm":
         wide = dtype if finish_of(call) is None else torch.float32
-        product = launch(Call(a, b.t(), out_dtype=wide, batch_invariant=call.batch_invariant, kind="mm"))
+        product = launch(Call(a, b.t(), out_dtype=wide, batch_invariant=call.batch_invariant, kind="mm"), below)
         whole = finished(product.view(*call.a.shape[:-1], b.shape[0]), call).to(dtype)
         return whole if out is None else out.copy_(whole)
     if 0 in (*a.shape, b.shape[0]):
         return a.new_zeros((a.shape[0], b.shape[0]), dtype=dtype) if out is None else out.zero_()
     left, right = a if rows_of(a) else copied(a), b if rows_of(b) else copied(b)
-    return launch(call._replace(a=left, b=right.t()))
+    return launch(call._replace(a=left, b=right.t()), below)
 
 
 @contextmanager
@@ -374,11 +436,12 @@ RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "
 """Functions with a gradient, of the arguments of the operators of these names and the call that they make."""
 
 
+@untraced
 def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     """What an operator runs on a GPU."""
     call = call_of(name, *given, **named)
     with torch.no_grad():  # autograd has been here
-        result = launch(call)
+        result = launch(call, below=True)
     return result if call.out is None else None
 
 

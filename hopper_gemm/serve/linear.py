@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from hopper_gemm.model.finish import ActivationName
 from hopper_gemm.serve.launches import LAUNCHES, launch
 
 
@@ -12,7 +13,7 @@ def linear(
     x: torch.Tensor,
     w: torch.Tensor,
     bias: torch.Tensor | None = None,
-    activation: str | None = None,
+    activation: ActivationName | None = None,
     residual: torch.Tensor | None = None,
     scale: float | None = None,
     out_dtype: torch.dtype | None = None,

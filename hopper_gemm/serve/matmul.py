@@ -6,7 +6,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.serve.fallback import POLICY, checked
+from hopper_gemm.serve.fallback import POLICY, Fallback, checked
 from hopper_gemm.serve.launches import LAUNCHES, launch
 
 
@@ -17,7 +17,7 @@ def matmul(
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: GemmConfig | None = None,
-    fallback: str | None = None,
+    fallback: Fallback | None = None,
     batch_invariant: bool | None = None,
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`, with gradients.

@@ -15,8 +15,8 @@
  *     long as the object that is returned.
  *
  * A launch needs addresses at multiples of 16 bytes, and an output apart from what is read; it may be the whole
- * residual. A tensor that is not plain (a subclass, fake, negated, batched by vmap), and a call that torch.func or a
- * dispatch mode watches while a gradient is recorded, are left to Python. So the gradients here are those of eager code
+ * residual. A tensor that is not plain (a subclass, fake, negated, batched by vmap, dual), and a call that torch.func, a
+ * mode or a tracer watches, are left to Python before anything else. So the gradients here are those of eager code
  * alone, and tracing sees what it sees without the extension.
  */
 #include <tvm/ffi/c_api.h>
@@ -27,6 +27,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
@@ -107,12 +108,13 @@ std::optional<DLDataType> dlpack_of(ScalarType dtype) {
 }
 
 /* A tensor as a matrix with its leading axes folded, or as a vector. None if that takes a copy, or if no kernel has its
- * type. */
-std::optional<Matrix> matrix_of(const Tensor &tensor, bool vector = false) {
+ * type. One that is written gets memory of its own, if it is a lazy clone. */
+std::optional<Matrix> matrix_of(const Tensor &tensor, bool vector = false, bool written = false) {
   auto dtype = dlpack_of(tensor.scalar_type());
   if (!dtype) return std::nullopt;
   auto device = tensor.is_cuda() ? DLDevice{kDLCUDA, tensor.get_device()} : DLDevice{kDLCPU, 0};
-  Matrix made{const_cast<void *>(tensor.const_data_ptr()), device, *dtype, vector ? 1 : 2, {}, {}};
+  auto data = written ? tensor.mutable_data_ptr() : const_cast<void *>(tensor.const_data_ptr());
+  Matrix made{data, device, *dtype, vector ? 1 : 2, {}, {}};
   if (tensor.dim() == made.axes) {
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), made.shape);
     std::copy(tensor.strides().begin(), tensor.strides().end(), made.strides);
@@ -290,27 +292,37 @@ bool plain(const Tensor &tensor) {
   constexpr auto keys =
       DispatchKeySet({DispatchKey::CUDA, DispatchKey::CPU, DispatchKey::AutogradCUDA, DispatchKey::AutogradCPU,
                       DispatchKey::ADInplaceOrView, DispatchKey::AutocastCUDA, DispatchKey::AutocastCPU});
-  return tensor.defined() && !(tensor.key_set().raw_repr() & ~keys.raw_repr());
+  return tensor.defined() && !(tensor.key_set().raw_repr() & ~keys.raw_repr()) && !tensor._fw_grad(0).defined();
 }
 
 bool plain(const std::optional<Tensor> &tensor) { return !tensor || plain(*tensor); }
 
-/* Whether something looks at this thread's operators: torch.func, a dispatch mode, torch.jit's tracer. */
+/* Whether something looks at this thread's operators: torch.func, a mode, torch.jit's tracer. Forward-mode AD looks at
+ * the tensors that are dual. */
 bool watched() {
   auto included = c10::impl::tls_local_dispatch_key_set().included_;
-  return (included.raw_repr() & ~c10::default_included_set.raw_repr()) != 0;
+  return (included.raw_repr() & ~c10::default_included_set.raw_repr()) || at::impl::torch_function_mode_enabled();
 }
 
 bool recorded(const Tensor &tensor) { return tensor.requires_grad() && at::GradMode::is_enabled(); }
 
 bool recorded(const std::optional<Tensor> &tensor) { return tensor && recorded(*tensor); }
 
-/* The type to which autocast casts operands; none where both stay as they are. */
-std::optional<ScalarType> cast_to(const Tensor &a, const Tensor &b) {
+/* Whether an output that a caller gives may be written here. */
+bool writable(const Tensor &given) {
+  return plain(given) && !recorded(given) && (!given.is_inference() || c10::InferenceMode::is_enabled());
+}
+
+/* Whether autocast casts tensors of a type: of every floating-point type but fp64, as torch's cached_cast. */
+bool castable(const Tensor &tensor) { return tensor.is_floating_point() && tensor.scalar_type() != at::kDouble; }
+
+/* The type to which autocast casts operands and bias; none where all stay as they are. */
+std::optional<ScalarType> cast_to(const Tensor &a, const Tensor &b, const std::optional<Tensor> &bias = {}) {
   auto device = a.device().type();
-  bool wide = a.scalar_type() == at::kFloat || b.scalar_type() == at::kFloat;
-  if (!wide || !at::autocast::is_autocast_enabled(device)) return std::nullopt;
-  return at::autocast::get_autocast_dtype(device);
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  auto dtype = at::autocast::get_autocast_dtype(device);
+  auto casts = [&](const Tensor &tensor) { return castable(tensor) && tensor.scalar_type() != dtype; };
+  return casts(a) || casts(b) || (bias && casts(*bias)) ? std::optional(dtype) : std::nullopt;
 }
 
 /* An output: the one that is given, or a new one. */
@@ -330,7 +342,7 @@ struct Made {
  * a, b: matrices, leading axes folded; each is turned first, if its flag says so.
  * sizes: of the product. */
 Tensor product(const Tensor &a, bool turn_a, const Tensor &b, bool turn_b, at::IntArrayRef sizes, bool rule) {
-  if (!at::GradMode::is_enabled() && plain(a) && plain(b)) {
+  if (!at::GradMode::is_enabled() && plain(a) && plain(b) && !watched()) {
     c10::DeviceGuard device(a.device());
     auto left = matrix_of(a), right = matrix_of(b);
     std::optional<Decided> how;
@@ -432,13 +444,13 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
               bool record) {
   if (!plain(a) || !plain(b) || a.dim() != 2 || b.dim() != 2) return {};
   record = record && (recorded(a) || recorded(b));
-  if (into.defined() && (!plain(into) || into.dim() != 2 || record || recorded(into))) return {};
+  if (into.defined() && (!writable(into) || into.dim() != 2 || record)) return {};
   if (into.defined() && out_dtype && *out_dtype != into.scalar_type()) return {};
-  if (record && watched()) return {};
   c10::DeviceGuard device(a.device());
   auto left = matrix_of(a), right = matrix_of(b);
   if (!left || !right) return {};
   if (auto dtype = into.defined() ? std::nullopt : cast_to(a, b)) {
+    if (!castable(a) || !castable(b)) return {};
     Launch launch{*left, right->turned(), *right, {}};
     if (!known_once_cast(how.setting, launch, *dtype, out_dtype.value_or(*dtype))) return {};
     a = a.to(*dtype), b = b.to(*dtype);
@@ -446,8 +458,9 @@ Tensor matmul(const Decided &how, Tensor a, Tensor b, const Tensor &into, std::o
     if (!left || !right) return {};
   }
   auto out = output(into, {a.size(0), b.size(1)}, a, out_dtype.value_or(a.scalar_type()));
-  auto written = matrix_of(out);
+  auto written = matrix_of(out, false, into.defined());
   if (!written || !launched(how.setting, {*left, right->turned(), *written, {}})) return {};
+  if (into.defined()) into.unsafeGetTensorImpl()->bump_version();
   return record ? hopper_gemm_mm::apply(a, b, Made{out}, how.batch_invariant) : out;
 }
 
@@ -480,15 +493,16 @@ Tensor linear(const Decided &how, Layer layer, bool record) {
   auto &[x, w, bias, residual, scale, out_dtype, into, activated, gated] = layer;
   if (!plain(x) || !plain(w) || !plain(bias) || !plain(residual) || x.dim() < 1 || w.dim() != 2) return {};
   record = record && (recorded(x) || recorded(w) || recorded(bias) || recorded(residual));
-  if (record && (into.defined() || !layer.simple() || watched())) return {};
-  if (into.defined() && (!plain(into) || recorded(into) || (out_dtype && *out_dtype != into.scalar_type()))) return {};
+  if (record && (into.defined() || !layer.simple())) return {};
+  if (into.defined() && (!writable(into) || (out_dtype && *out_dtype != into.scalar_type()))) return {};
   auto sizes = x.sizes().vec();
   sizes.back() = gated ? w.size(0) / 2 : w.size(0);
   if ((into.defined() && into.sizes() != sizes) || (residual && residual->sizes() != sizes)) return {};
   c10::DeviceGuard device(x.device());
   auto launch = launch_of(layer);
   if (!launch) return {};
-  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w)) {
+  if (auto dtype = into.defined() ? std::nullopt : cast_to(x, w, bias)) {
+    if (!castable(x) || !castable(w) || (bias && !castable(*bias)) || (residual && !castable(*residual))) return {};
     launch->out.shape[1] = sizes.back();
     if (!known_once_cast(how.setting, *launch, *dtype, out_dtype.value_or(*dtype))) return {};
     x = x.to(*dtype), w = w.to(*dtype);
@@ -498,10 +512,11 @@ Tensor linear(const Decided &how, Layer layer, bool record) {
     if (!launch) return {};
   }
   auto out = output(into, sizes, x, out_dtype.value_or(x.scalar_type()));
-  auto written = matrix_of(out);
+  auto written = matrix_of(out, false, into.defined());
   if (!written) return {};
   launch->out = *written;
   if (!launched(how.setting, *launch)) return {};
+  if (into.defined()) into.unsafeGetTensorImpl()->bump_version();
   return record ? hopper_gemm_linear::apply(x, w, bias, Made{out}, how.batch_invariant) : out;
 }
 
@@ -654,7 +669,8 @@ PyObject *call_matmul(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Tensor a, b, into;
   std::optional<ScalarType> out_dtype;
-  bool able = read(given[0], a) && read(given[1], b) && read(given[2], into, true) && read(given[3], out_dtype);
+  bool able = !watched() && read(given[0], a) && read(given[1], b) && read(given[2], into, true) &&
+              read(given[3], out_dtype);
   auto how = able ? decided(Py_None, given[4]) : std::nullopt;
   return answer(given[2], how, [&] { return matmul(*how, a, b, into, out_dtype, true); });
   END_HANDLE_TH_ERRORS
@@ -663,7 +679,7 @@ PyObject *call_matmul(PyObject *, Arguments given, Py_ssize_t) {
 PyObject *call_linear(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Layer layer;
-  bool able = read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
+  bool able = !watched() && read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
               read(given[4], layer.residual) && read(given[5], layer.scale) && read(given[6], layer.out_dtype) &&
               read(given[8], layer.into, true);
   layer.activated = given[3] != Py_None;
@@ -676,7 +692,7 @@ PyObject *call_swiglu(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   static PyObject *name = PyUnicode_InternFromString("swiglu");
   Layer layer{.gated = true};
-  bool able = read(given[0], layer.x) && read(given[1], layer.w);
+  bool able = !watched() && read(given[0], layer.x) && read(given[1], layer.w);
   auto how = able ? decided(name, given[2]) : std::nullopt;
   return answer(Py_None, how, [&] { return linear(*how, layer, true); });
   END_HANDLE_TH_ERRORS
@@ -685,7 +701,7 @@ PyObject *call_swiglu(PyObject *, Arguments given, Py_ssize_t) {
 PyObject *call_layer(PyObject *, Arguments given, Py_ssize_t) {
   HANDLE_TH_ERRORS
   Layer layer;
-  bool able = read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
+  bool able = !watched() && read(given[0], layer.x) && read(given[1], layer.w) && read(given[2], layer.bias) &&
               (!layer.bias || layer.bias->scalar_type() == layer.w.scalar_type());
   auto how = able ? decided(Py_None, given[3], true) : std::nullopt;
   return answer(Py_None, how, [&] { return linear(*how, layer, true); });

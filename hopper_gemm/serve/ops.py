@@ -1,32 +1,37 @@
 """The operators ``torch.ops.hopper_gemm``: what compilers, autograd and autocast see of the public functions.
 
-``from hopper_gemm import matmul`` registers them. :data:`SCHEMAS` declares each, :data:`GRADIENTS` what it keeps and
-its backward pass; all else follows from the :class:`~hopper_gemm.serve.call.Call` that its arguments make. ``mm_out``
-and ``linear_out`` write ``out``, return nothing and have no gradient.
+``from hopper_gemm import matmul`` registers them. :data:`SCHEMAS` declares each; derivatives, batches and shards are
+those of :mod:`hopper_gemm.serve.transforms`; all else follows from the :class:`~hopper_gemm.serve.call.Call` that its
+arguments make. ``mm_out`` and ``linear_out`` write ``out``, return nothing and have no gradient.
 
 On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.launches`). On a CPU they run a reference, products and all
 that follows in fp32, rounded once, with which a model and its gradients can be tested where there is no GPU. Fake
 tensors, and so torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 
-The gradients are products of the kernel too, each read in place from the matrices as they lie: dA = dC Bt; dB, which
-lies as B does, At dC or the transpose of dCt A. They have the operands' type, accumulated in fp32; the gradient of an
-fp32 output is rounded to that type first. Those of a batch-invariant product follow the same rule: dA's rows depend on
-no other row; dB adds up the rows of the batch, and has the same bits in every run with the same m. What is before a
-layer's activation is computed once more, in fp32, instead of kept; the bias's gradient is summed in fp32. Within
-``torch.autocast`` operands are cast to its type.
+Gradients and tangents (:mod:`hopper_gemm.serve.transforms.gradients`) are products of the kernel too, each read in
+place from the matrices as they lie, in the operands' type, accumulated in fp32. Those of a batch-invariant product
+follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and has the same bits in every
+run with the same m. The bias's gradient is summed in fp32. Within ``torch.autocast`` operands are cast to its type.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from types import new_class
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import Function, _SingleLevelFunction
+from torch.compiler import is_dynamo_compiling
 from torch.library import Library
+from torch.utils.flop_counter import register_flop_formula
 
-from hopper_gemm.model.finish import ACTIVATIONS
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
@@ -35,11 +40,12 @@ from hopper_gemm.serve.call import (
     invariant,
     make,
     output_of,
-    traced,
 )
 from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
-from hopper_gemm.serve.operands import folded
-from hopper_gemm.serve.reference import activated, by_torch, falls_back, reference
+from hopper_gemm.serve.reference import by_torch, falls_back, reference
+from hopper_gemm.serve.transforms import sharding
+from hopper_gemm.serve.transforms.batching import batching_rule
+from hopper_gemm.serve.transforms.gradients import DERIVATIVES, Ways
 
 NAMESPACE = "hopper_gemm"
 
@@ -60,7 +66,7 @@ _FIELDS = {"x": "a", "w": "b", "w_gate_up": "b"}
 
 OPERATORS = Library(NAMESPACE, "DEF")
 for _name, _schema in SCHEMAS.items():
-    OPERATORS.define(_name + _schema)
+    OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 BY_NAME = {name: getattr(torch.ops.hopper_gemm, name).default for name in SCHEMAS}
 
@@ -92,9 +98,29 @@ def arguments_of(name: str, call: Call) -> tuple[Any, ...]:
     return tuple([call[at] for at in _PLACES[name]])
 
 
+_TENSORS = ("a", "b", "bias", "residual", "out")
+
+_NO_GRADIENT = "out must be None where a gradient is recorded"
+
+
+def _needs_gradient(call: Call) -> bool:
+    """Return True if a gradient is recorded of a call."""
+    tensors = (call.a, call.b, call.bias, call.residual, call.out)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let dynamo run what an operator calls, and never trace it: where a frame of the user's is not compiled, dynamo
+    tries each frame below it, and a traced tangent is None."""
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    set_code_exec_strategy(function.__code__, skip)
+    return function
+
+
 # On a CPU, on fake tensors, within autocast -----------------------------------------------------
 
 
+@untraced
 def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
     call = call_of(name, *given, **named)
     check_call(call)
@@ -117,6 +143,7 @@ def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
     return call.a.new_empty(shape, dtype=dtype) if call.out is None else None
 
 
+@untraced
 def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
     call = autocast_call(call_of(name, *given, **named))
     with torch.autocast(call.a.device.type, enabled=False):
@@ -132,16 +159,14 @@ def by_operator(call: Call) -> torch.Tensor:
     Raises:
         RuntimeError: a config or an output is given where there would be a gradient.
     """
-    if not traced(call):
+    if not is_dynamo_compiling():
         refuse_foreign(call)
     if call.config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
     out = call.out
     if out is not None:
-        for tensor in (call.a, call.b, call.bias, call.residual, out):
-            if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
-                refused = "out must be None where a gradient is recorded"
-                raise RuntimeError(f"{refused}; use what is returned, or torch.no_grad()")
+        if _needs_gradient(call):
+            raise RuntimeError(f"{_NO_GRADIENT}; use what is returned, or torch.no_grad()")
         check_call(call)
     call = call._replace(batch_invariant=invariant(call))
     if falls_back(call):
@@ -153,128 +178,17 @@ def by_operator(call: Call) -> torch.Tensor:
     return result if out is None else out
 
 
-# Gradients --------------------------------------------------------------------------------------
-
-
-class Ways(NamedTuple):
-    """What multiplies in a backward pass: functions of the arguments of the operators of these names."""
-
-    mm: Callable[..., torch.Tensor] = mm
-    linear: Callable[..., torch.Tensor] = linear_op
-
-
-def _save_product(ctx: Any, call: Call) -> None:
-    wants_a, wants_b = ctx.needs_input_grad[:2]
-    ctx.save_for_backward(call.a if wants_b else None, call.b if wants_a else None)
-    ctx.dtype, ctx.by_columns = call.a.dtype, call.b.stride(0) == 1 and call.b.stride(-1) != 1
-
-
-def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """That of ``b`` lies as ``b`` does, so that the gradient of a layer's weight needs no copy."""
-    a, b = ctx.saved_tensors
-    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else ways.mm(gradient, b.t(), None, rule)
-    if a is None:
-        return of_a, None
-    if ctx.by_columns:
-        return of_a, ways.mm(gradient.t(), a, None, rule).t()
-    return of_a, ways.mm(a.t(), gradient, None, rule)
-
-
-def _save_batches(ctx: Any, call: Call) -> None:
-    _save_product(ctx, call)
-    ctx.shared = call.b.dim() == 2
-
-
-def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    a, b = ctx.saved_tensors
-    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else bmm_op(gradient, b.mT, None, rule)
-    if a is None:
-        return of_a, None
-    if ctx.shared:
-        return of_a, ways.mm(folded(a).t(), folded(gradient), None, rule)
-    return of_a, bmm_op(a.mT, gradient, None, rule)
-
-
-def _save_layer(ctx: Any, call: Call) -> None:
-    again = call.activation is not None
-    wants_x, wants_w = ctx.needs_input_grad[:2]
-    ctx.activation, ctx.scale, ctx.dtype = call.activation, call.scale, call.a.dtype
-    ctx.save_for_backward(
-        call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
-    )
-    ctx.types = tuple(None if tensor is None else tensor.dtype for tensor in (call.bias, call.residual))
-
-
-def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    x, w, bias = ctx.saved_tensors
-    wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
-    bias_type, residual_type = ctx.types
-    dz = folded(gradient)
-    if ctx.activation:
-        z = ways.linear(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
-        dz = _slope(dz.float(), z, ctx.activation)
-    of_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
-    of_residual = gradient.to(residual_type) if wanted[4] else None
-    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(ctx.dtype)
-    return *_of_operands(ctx, scaled, gradient.shape[:-1], x, w, ways), of_bias, None, of_residual
-
-
-def _save_gated(ctx: Any, call: Call) -> None:
-    ctx.save_for_backward(call.a, call.b)
-
-
-def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    x, w = ctx.saved_tensors
-    gate, up = ways.mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
-    incoming = folded(gradient).float()
-    dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
-    return _of_operands(ctx, dz.to(x.dtype), gradient.shape[:-1], x, w, ways)
-
-
-def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
-    """The gradient through an activation, both in fp32."""
-    entry = ACTIVATIONS[activation]
-    return getattr(torch.ops.aten, entry.gradient)(incoming, z, **entry.constants)
-
-
-def _of_operands(
-    ctx: Any, dz: torch.Tensor, leading: torch.Size, x: Maybe, w: Maybe, ways: Ways
-) -> tuple[Maybe, Maybe]:
-    """The gradients of x, with these leading axes, and of w, each if wanted, from that of the product."""
-    to_x, to_w = ctx.needs_input_grad[:2]
-    of_x = ways.mm(dz, w, None, ctx.batch_invariant).reshape(*leading, w.shape[1]) if to_x and w is not None else None
-    return of_x, ways.mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w and x is not None else None
-
-
-class Gradient(NamedTuple):
-    """What an operator keeps of a call in a context, beside its rule of batch invariance; and the gradients of its
-    first arguments, from that of its output."""
-
-    save: Callable[[Any, Call], None]
-    backward: Callable[[Any, torch.Tensor, Ways], tuple[Maybe, ...]]
-
-
-GRADIENTS = {
-    "mm": Gradient(_save_product, _of_product),
-    "linear": Gradient(_save_layer, _of_layer),
-    "swiglu": Gradient(_save_gated, _of_gated),
-    "bmm": Gradient(_save_batches, _of_batches),
-}
+# Derivatives ------------------------------------------------------------------------------------
 
 
 def _keep(ctx: Any, call: Call) -> None:
     ctx.batch_invariant = invariant(call)
-    GRADIENTS[call.kind].save(ctx, call)
+    DERIVATIVES[call.kind].save(ctx, call)
 
 
-def _save(name: str, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    _keep(ctx, call_of(name, *inputs))
-
-
+@untraced
 def _backward(name: str, ways: Ways, ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
-    gradients = GRADIENTS[name].backward(ctx, gradient, ways)
+    gradients = DERIVATIVES[name].backward(ctx, gradient, ways)
     return *gradients, *(None,) * (len(ARGUMENTS[name]) - len(gradients))
 
 
@@ -291,41 +205,123 @@ def recordable(call: Call) -> bool:
     return call.residual is None or type(call.residual) in PLAIN
 
 
-def recording(name: str, run: Callable[[Call], torch.Tensor], ways: Ways) -> Callable[..., torch.Tensor]:
-    """Return a function with a gradient for eager calls, of an operator's arguments and the call that they make, by
-    ``torch.autograd.Function``: an operator that Python implements costs several times a launch in the dispatcher.
+def recording(
+    name: str, run: Callable[..., torch.Tensor], ways: Ways, base: type = Function
+) -> Callable[..., torch.Tensor]:
+    """Return a function with a gradient, of an operator's arguments and the call that they make. Eager calls take it
+    instead of the operator, which, if Python implements it, costs several times a launch in the dispatcher.
 
     Args:
         name: of the operator; the node in autograd's graph, as profilers show it, is called after it.
-        run: multiplies; it is called where no gradient is recorded.
+        run: multiplies, given the call and what follows it; it is called where no gradient is recorded.
         ways: multiply in the backward pass.
+        base: a class of ``torch.autograd``.
     """
+    arguments = len(ARGUMENTS[name])
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
-        call = given[-1]
+        call, *more = given[arguments:]
         _keep(ctx, call)
-        out = run(call)
+        out = run(call, *more)
         # a caller could not change a view in place
         return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out
 
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
-        return *_backward(name, ways, ctx, gradient), None
+        return *_backward(name, ways, ctx, gradient), None, None
 
     methods: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = f"{NAMESPACE}_{name}"
-    made: Any = new_class(node, (torch.autograd.Function,), exec_body=lambda body: body.update(methods))
+    made: Any = new_class(node, (base,), exec_body=lambda body: body.update(methods))
     return made.apply
+
+
+def _below(call: Call, keys: Any) -> Maybe:
+    """What an operator computes below autograd."""
+    name = call.kind if call.out is None else f"{call.kind}_out"
+    with torch._C._AutoDispatchBelowAutograd():
+        return BY_NAME[name].redispatch(keys & torch._C._after_autograd_keyset, *arguments_of(name, call))
+
+
+def _below_recorded(call: Call, keys: Any) -> Any:
+    """The same within a function of autograd, which stops recording, also by the transforms around this one."""
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        return _below(call, keys)
+
+
+_RECORDED = {name: recording(name, _below_recorded, Ways(), _SingleLevelFunction) for name in DERIVATIVES}
+
+_sharded: list[bool] = []
+
+
+@untraced
+def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
+    """An operator with its derivatives. torch.library.register_autograd knows no tangents, and no transforms of
+    torch.func: at each of their levels this is called with tensors of that level, which one level of autograd records.
+
+    Raises:
+        RuntimeError: an output is given where there would be a gradient or a tangent.
+    """
+    recorded, dual, plain, gradients, duals = False, False, True, torch.is_grad_enabled(), _duals_may_exist()
+    for tensor in (*given, *named.values()):
+        if isinstance(tensor, torch.Tensor):
+            recorded = recorded or (gradients and tensor.requires_grad)
+            dual = dual or (duals and forward_ad.unpack_dual(tensor, level=0)[1] is not None)
+            plain = plain and type(tensor) in PLAIN
+    if plain and not (recorded or dual):
+        with torch._C._AutoDispatchBelowAutograd():
+            return BY_NAME[name].redispatch(keys & torch._C._after_autograd_keyset, *given, **named)
+    call = call_of(name, *given, **named)
+    shard(call)
+    tangent = _tangent(call) if dual else None
+    if call.out is not None and (recorded or tangent is not None):
+        raise RuntimeError(f"{_NO_GRADIENT} or a tangent computed; use what is returned, or torch.no_grad()")
+    if recorded:  # dual tensors are kept as they are, since gradients have tangents too
+        with enable_single_level_autograd_function(), forward_ad._set_fwd_grad_enabled(False):
+            out: Maybe = _RECORDED[name](*arguments_of(name, call), call, keys)
+    else:
+        out = _below(call, keys)
+    return out if tangent is None or out is None else forward_ad.make_dual(out, tangent, level=0)
+
+
+def _duals_may_exist() -> bool:
+    """Return False if no tensor can have a tangent: to ask a tensor takes 3 us. What torch.compile makes of a
+    forward-mode level does not set ``forward_ad._current_level``."""
+    return forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
+
+
+def _tangent(call: Call) -> torch.Tensor:
+    """The tangent of an output, from those of the tensors, of which some has one."""
+    if call.out is not None:
+        return call.out
+    given = {field: tensor for field in _TENSORS if (tensor := getattr(call, field)) is not None}
+    duals = {field: forward_ad.unpack_dual(tensor, level=0) for field, tensor in given.items()}
+    primal = call._replace(**{field: dual.primal for field, dual in duals.items()})
+    tangents = call._replace(**{field: dual.tangent for field, dual in duals.items()})
+    return DERIVATIVES[call.kind].tangent(primal, tangents).to(output_of(call)[1])
+
+
+def shard(call: Call) -> None:
+    """Register the placements of DTensors with the first tensor that may be one."""
+    if not _sharded and not (type(call.a) in PLAIN and type(call.b) in PLAIN):
+        functional = {name: BY_NAME[name] for name in DERIVATIVES}
+        if sharding.register(functional, ARGUMENTS, call_of):
+            _sharded.append(True)
+
+
+def _flops(name: str, a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """Of shapes, two for each element of a and each column of the product, as torch counts those of its own."""
+    return 2 * prod(a) * b[-1 if name.startswith(("mm", "bmm")) else 0]
 
 
 for _name in SCHEMAS:
     OPERATORS.impl(_name, partial(_on_cpu, _name), "CPU")
+    OPERATORS.impl(_name, partial(_by_autograd, _name), "Autograd", with_keyset=True)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", partial(_on_fake, _name), lib=OPERATORS)
-for _name in GRADIENTS:
+    _run = partial(lambda name, call: BY_NAME[name](*arguments_of(name, call)), _name)
+    torch.library.register_vmap(
+        f"{NAMESPACE}::{_name}", partial(batching_rule, partial(call_of, _name), _run), lib=OPERATORS
+    )
+    register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(partial(_flops, _name))
+for _name in DERIVATIVES:
     for _key in ("AutocastCUDA", "AutocastCPU"):
         OPERATORS.impl(_name, partial(_in_autocast, _name), _key)
-    torch.library.register_autograd(
-        f"{NAMESPACE}::{_name}",
-        partial(_backward, _name, Ways()),
-        setup_context=partial(_save, _name),
-        lib=OPERATORS,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any, ClassVar
@@ -11,9 +12,9 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.serve.checks import DTYPES
+from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
 from hopper_gemm.serve.launches import LAUNCHES
@@ -32,38 +33,39 @@ class HopperLinear(torch.nn.Linear):
 
 
 class BatchInvariantLinear(HopperLinear):
-    """Likewise; a row of the output does not depend on the other rows of the input."""
+    """:class:`HopperLinear` where a row of the output does not depend on the other rows of the input."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class AccumulatingLinear(HopperLinear):
-    """Likewise; the weight's gradient is added to ``weight.main_grad``."""
+    """:class:`HopperLinear` whose weight's gradient is added to ``weight.main_grad``."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight, rule = self.weight, self.batch_invariant
-        if not (torch.is_grad_enabled() and weight.requires_grad and weight.dtype in DTYPES):
+        recorded = torch.is_grad_enabled() and weight.requires_grad and weight.dtype in DTYPES
+        if not recorded or _torch_alone(input, weight, self.bias):
             return super().forward(input)
         total = getattr(weight, "main_grad", None)
         if is_compiling():
             raise RuntimeError("main_grad must be used in eager code; leave these layers out of torch.compile")
         if total is None or (total.shape, total.dtype) != (weight.shape, torch.float32):
-            told = None if total is None else f"{tuple(total.shape)} {total.dtype}"
+            given = None if total is None else f"{tuple(total.shape)} {total.dtype}"
             raise ValueError(
-                f"weight.main_grad must be {tuple(weight.shape)} torch.float32 but is {told}; "
+                f"weight.main_grad must be {tuple(weight.shape)} torch.float32 but is {given}; "
                 "set it before a forward pass, or patch without main_grad"
             )
         return _Accumulated.apply(input, weight, self.bias, total, MODE.batch_invariant if rule is None else rule)
 
 
 class BatchInvariantAccumulatingLinear(AccumulatingLinear):
-    """Both."""
+    """Batch-invariant :class:`AccumulatingLinear`."""
 
     batch_invariant: ClassVar[bool | None] = True
 
 
 class _Accumulated(torch.autograd.Function):
-    """A layer whose weight's gradient is added to a matrix of fp32, by the launch that multiplies it."""
+    """Add a layer's weight gradient to an fp32 matrix, by the launch that multiplies it."""
 
     @staticmethod
     def forward(
@@ -78,7 +80,7 @@ class _Accumulated(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         total, rule, rows = ctx.total, ctx.batch_invariant, folded(gradient)
-        of_x = mm(rows, weight, None, rule).view(x.shape) if ctx.needs_input_grad[0] else None
+        of_x = mm(rows, weight.to(rows.dtype), None, rule).view(x.shape) if ctx.needs_input_grad[0] else None
         linear(rows.t(), folded(x).to(rows.dtype).t(), residual=total, batch_invariant=rule, out=total)
         of_bias = rows.sum(0, dtype=torch.float32).to(ctx.bias_type) if ctx.needs_input_grad[2] else None
         return of_x, None, of_bias, None, None
@@ -101,12 +103,43 @@ def _linear(
         layer = native.layer(x, weight, bias, batch_invariant)
         if layer is not None:
             return layer
+    invariant = MODE.batch_invariant if batch_invariant is None else batch_invariant
+    if POLICY.fallback != "never" and not invariant and _torch_alone(x, weight, bias):
+        return torch.nn.functional.linear(x, weight, bias)
+    if (dtype := _autocast(x)) is not None:
+        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     before = POLICY.fallback
     POLICY.fallback = "faster" if before == "unsupported" else before
     try:
-        return linear(x, weight, None if bias is None else bias.to(weight.dtype), batch_invariant=batch_invariant)
+        return linear(x, weight, bias, batch_invariant=batch_invariant)
     finally:
         POLICY.fallback = before
+
+
+def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
+    """Return True for what ``torch.nn.functional.linear`` runs or refuses in its own way: tensors of a class that
+    overrides it, sparse ones, types that autocast does not make one, and what does not fit."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    unaware = torch._C._disabled_torch_function_impl  # of subclasses that handle operators alone, such as DTensor
+    for tensor in given:
+        if type(tensor) not in PLAIN and getattr(type(tensor), "__torch_function__", None) is not unaware:
+            return True
+    if x.layout != torch.strided or x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        return True
+    device, dtype = x.device, x.dtype
+    if weight.numel() == 0 or weight.device != device or (bias is not None and bias.device != device):
+        return True
+    if (target := _autocast(x)) is not None:
+        return target not in DTYPES or not {tensor.dtype for tensor in given} <= {torch.float32, *DTYPES}
+    return dtype not in DTYPES or weight.dtype != dtype or (bias is not None and bias.dtype != dtype)
+
+
+def _autocast(x: torch.Tensor) -> torch.dtype | None:
+    """Return the type to which autocast casts on a tensor's device, None where it does not cast."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind) else None
 
 
 @dataclass(frozen=True)
@@ -126,33 +159,60 @@ class PatchedLayer:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Patch:
     """What :func:`patch` did to a model; printable.
 
     Args:
         layers: all layers that are a ``torch.nn.Linear`` or derived from it, with the reason.
-        modules: those that were replaced.
+        modules: those that are replaced; none after :meth:`undo`.
     """
 
     layers: tuple[PatchedLayer, ...]
     modules: tuple[torch.nn.Linear, ...]
 
     def undo(self) -> None:
-        """Let the replaced layers multiply by torch again."""
+        """Let the replaced layers multiply by torch again. A class that others derived from ours since then, as
+        parametrizations and FSDP do, is made anew of ``torch.nn.Linear``; one that is not ours any more stays."""
+        classes: dict[type, type] = dict.fromkeys(_CLASSES.values(), torch.nn.Linear)
         for module in self.modules:
-            if isinstance(module, HopperLinear):
-                module.__class__ = torch.nn.Linear  # type: ignore[assignment]
+            module.__class__ = _without_ours(type(module), classes)
+        self.modules = ()
 
     def __str__(self) -> str:
         count = sum(layer.replaced for layer in self.layers)
         width = max((len(layer.name) for layer in self.layers), default=0)
-        lines = [f"{count} of {len(self.layers)} linear layers multiply by hopper_gemm"]
+        end = "were replaced, and are torch's again" if count and not self.modules else "multiply by hopper_gemm"
+        for device in {module.weight.device for module in self.modules}:
+            if not _on_hopper(device):
+                end = f"are replaced; torch multiplies on {device}, which is no Hopper GPU"
+        lines = [f"{count} of {len(self.layers)} linear layers {end}"]
         lines += [
             f"  {layer.name:{width}}  {layer.about}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
             for layer in self.layers
         ]
         return "\n".join(lines)
+
+
+def _without_ours(cls: type, classes: dict[type, type]) -> type:
+    """A class with ``torch.nn.Linear`` in the place of ours; itself if it does not derive from ours. Classes that are
+    made are added to ``classes``."""
+    if not issubclass(cls, HopperLinear):
+        return cls
+    if cls not in classes:
+        bases, name = [_without_ours(base, classes) for base in cls.__bases__], cls.__name__
+        for old, new in zip(cls.__bases__, bases, strict=True):
+            name = name.replace(old.__name__, new.__name__)
+        kept = {key: value for key, value in vars(cls).items() if key not in ("__dict__", "__weakref__")}
+        classes[cls] = type(name, tuple(bases), kept)
+    return classes[cls]
+
+
+def _on_hopper(device: torch.device) -> bool:
+    with suppress(UnsupportedError):
+        check_device(device)
+        return True
+    return False
 
 
 def patch(
@@ -166,12 +226,14 @@ def patch(
     A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
     see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
     goes to torch where torch.mm was measured to be faster for its number of rows, and where the kernel cannot run, as
-    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. Code that reads a layer's weight and calls
-    ``torch.nn.functional.linear`` itself, as ``torch.nn.MultiheadAttention`` does, goes on doing so.
+    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. What ``torch.nn.functional.linear`` runs or refuses
+    in its own way (types that differ, a weight of a class that overrides it) goes to it.
 
     A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
-    if nothing is known about it and its operands would be copied at each call; or if its type is not supported. A layer
-    of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
+    if nothing is known about it and its operands would be copied at each call; if its type is not supported; or if
+    other code runs in the place of its class's ``forward``: one of its own class or set on the instance, TorchScript,
+    ``torch.nn.MultiheadAttention`` and the fast path of ``torch.nn.TransformerEncoderLayer``, which read the weight. A
+    layer of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
 
     Args:
         model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.
@@ -187,6 +249,7 @@ def patch(
         What was replaced and why; print it, or undo it.
 
     Raises:
+        TypeError: an argument of another class.
         ValueError: with ``batch_invariant``, layers that cannot be, by name.
 
     Example:
@@ -195,38 +258,90 @@ def patch(
         True
         >>> done.undo()
     """
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    layers = [_decided(name, module, batch_invariant, frozenset(tokens)) for name, module in found]
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module but is {shown(model)}; give the model itself")
+    for option, value in (("batch_invariant", batch_invariant), ("main_grad", main_grad)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{option} must be True or False but is {shown(value)}; give a bool")
+    tokens = listed("tokens", tokens, "numbers of rows")
+    if wrong := [rows for rows in tokens if type(rows) is not int]:
+        raise TypeError(f"tokens must be numbers of rows but has {shown(wrong[0])}; give ints")
+    linears: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if _is_linear(module)]
+    readers = _readers(model, batch_invariant)
+    layers = [
+        _decided(name, module, batch_invariant, frozenset(tokens), readers.get(id(module)) or _hidden(module))
+        for name, module in linears
+    ]
     if batch_invariant and (cannot := [layer for layer in layers if not layer.replaced]):
-        told = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
-        raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {told}")
-    modules = tuple(module for (_, module), layer in zip(found, layers, strict=True) if layer.replaced)
+        refused = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
+        raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {refused}")
+    modules = tuple(module for (_, module), layer in zip(linears, layers, strict=True) if layer.replaced)
     for module in modules:
         module.__class__ = _CLASSES[batch_invariant, main_grad]
     return Patch(tuple(layers), modules)
 
 
-def _decided(name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int]) -> PatchedLayer:
-    weight = module.weight
-    about = f"{type(module).__name__} {tuple(weight.shape)} {weight.dtype}"
+def _is_linear(module: torch.nn.Module) -> bool:
+    scripted = isinstance(module, torch.jit.ScriptModule) and getattr(module, "original_name", "") == "Linear"
+    return scripted or isinstance(module, torch.nn.Linear)
+
+
+def _readers(model: torch.nn.Module, always: bool) -> dict[int, str]:
+    """Why a layer is not called, by the id of each whose parent reads its weight; ``always``: also of an encoder layer
+    in training, which may take its fast path later (the conditions are those of its ``forward``)."""
+    reasons: dict[int, str] = {}
+    parent: Any
+    for parent in model.modules():
+        forward = getattr(type(parent), "forward", None)  # TorchScript's classes have none
+        if forward is torch.nn.MultiheadAttention.forward:
+            reasons[id(parent.out_proj)] = "its MultiheadAttention reads the weight and does not call the layer"
+        if forward is torch.nn.TransformerEncoderLayer.forward and (always or not parent.training):
+            own, relu_or_gelu = parent.self_attn, parent.activation_relu_or_gelu
+            if own.batch_first and own.in_proj_bias is not None and own.num_heads % 2 == 0 and relu_or_gelu:
+                why = "the fast path of its TransformerEncoderLayer in eval reads the weight, not calling the layer"
+                reasons |= {id(layer): why for layer in (parent.linear1, parent.linear2)}
+    return reasons
+
+
+def _hidden(module: Any) -> str:
+    """Return why the ``forward`` of our class would not run, or be wrong, in a layer's place; empty if it would run."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "TorchScript compiled it; patch before"
     if type(module) is not torch.nn.Linear:
-        again = isinstance(module, HopperLinear)
-        return PatchedLayer(name, about, False, "replaced before" if again else "a class of its own")
+        return "replaced before" if isinstance(module, HopperLinear) else "a class of its own"
+    if "forward" in vars(module) or "_call_impl" in vars(module):
+        return "a forward of its own, set on the instance, as hooks of accelerate do; patch before or remove it"
+    if not isinstance(module.weight, torch.Tensor) or module.weight.dim() != 2:
+        return "no weight of two axes"
+    if type(module.weight) not in PLAIN:
+        return f"its weight is a {type(module.weight).__name__}, which has products of its own"
+    return "no features" if module.weight.numel() == 0 else ""
+
+
+def _decided(
+    name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int], hidden: str
+) -> PatchedLayer:
+    weight: Any = getattr(module, "weight", None)
+    summary = type(module).__name__
+    with suppress(AttributeError, RuntimeError):  # none, or not yet initialised
+        summary = f"{summary} {tuple(weight.shape)} {weight.dtype}"
+    if hidden:
+        return PatchedLayer(name, summary, False, hidden)
     cast = weight.dtype == torch.float32 and not batch_invariant
     if weight.dtype not in DTYPES and not cast:
-        return PatchedLayer(name, about, False, "only bfloat16 and float16 are supported")
+        return PatchedLayer(name, summary, False, "only bfloat16 and float16 are supported")
     replaced, why = (True, "batch-invariant") if batch_invariant else _pays(weight, tokens)
-    return PatchedLayer(name, about, replaced, f"{why}; within torch.autocast" if cast and replaced else why)
+    return PatchedLayer(name, summary, replaced, f"{why}; within torch.autocast" if cast and replaced else why)
 
 
 def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
-    """Whether a layer is worth replacing, and why."""
+    """Return whether a layer is worth replacing, and the reason."""
     (n, k), dtype = weight.shape, DTYPES.get(weight.dtype, "bf16")
     device = weight.get_device() if weight.is_cuda else 0
-    known = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
-    if known:
-        mean = geometric_mean(known.values())
-        shown = ", ".join(str(m) for m in sorted(known)[:4]) + (", ..." if len(known) > 4 else "")
+    speedups = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
+    if speedups:
+        mean = geometric_mean(speedups.values())
+        shown = ", ".join(str(m) for m in sorted(speedups)[:4]) + (", ..." if len(speedups) > 4 else "")
         return mean >= 1.0, f"{mean:.3f}x torch.mm at m = {shown}"
     if filled_up(GemmProblem(8, n, k, dtype)) != GemmProblem(8, n, k, dtype):
         return False, "n or k is no multiple of 8, so that operands would be copied at each call"

@@ -74,16 +74,20 @@ def by_torch(call: Call) -> torch.Tensor:
     Raises:
         TypeError, ValueError: arguments that do not fit.
     """
-    check_call(call)
     a, b, out = call.a, call.b, call.out
+    if not (a.is_nested or b.is_nested):  # whose sizes torch judges
+        check_call(call)
     if out is not None and not traced(call) and _have_memory(call):
         check_apart(call)
     if call.kind == "mm":
         return _mm(a, b, out, call.out_dtype)
-    _, dtype = output_of(call)
+    dtype = out.dtype if out is not None else call.out_dtype or a.dtype
+    a, b = (tensor if tensor.dtype == dtype else tensor.to(dtype) for tensor in (a, b))
     if call.kind == "bmm":
-        return torch.matmul(a.to(dtype), b.to(dtype)).to(dtype)
-    result = finished(a.to(dtype) @ b.to(dtype).mT, call)
+        return torch.matmul(a, b).to(dtype)
+    bias = None if call.scale is not None or call.bias is None else call.bias.to(dtype)
+    # of a subclass torch.nn.functional.linear may be all that it knows
+    result = finished(torch.nn.functional.linear(a, b, bias), call if bias is None else call._replace(bias=None))
     if call.kind != "swiglu":  # whose type autocast chooses, as of torch's own products
         result = result.to(dtype)
     return result if out is None else out.copy_(result)

@@ -1,1 +1,1 @@
-"""The autotuner: a study's question and rows, what to try next, measuring, who measures, tables of what was found."""
+"""The autotuner: a study's question and rows, search, measurement, workers, tables of results."""

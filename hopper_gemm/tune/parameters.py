@@ -27,7 +27,7 @@ PARAMETERS = parameters_of(WIDEST)  # type: ignore[arg-type]
 FIELDS = tuple(PARAMETERS)
 """Every parameter's name."""
 
-DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(WIDEST)}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(WIDEST)}
 
 BEFORE: dict[str, Any] = {
     name: DEFAULTS[name] if parameter.before is None else parameter.before for name, parameter in PARAMETERS.items()
@@ -42,7 +42,7 @@ HOST_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.
 
 
 def config_of(values: Mapping[str, Any]) -> GemmConfig:
-    """A config from values by name, of the narrowest kind that has them; see :meth:`GemmConfig.of`.
+    """Return a config from values by name, of the narrowest kind that has them; see :meth:`GemmConfig.of`.
 
     Raises:
         ValueError: a name that no parameter has or had, or a value of the wrong kind.
@@ -55,12 +55,12 @@ def config_of(values: Mapping[str, Any]) -> GemmConfig:
 
 
 def kernel_of(values: Mapping[str, Any]) -> Kernel:
-    """The kernel of :func:`config_of` values: what a row or a rung names."""
+    """Return the kernel of :func:`config_of` values: what a row or a rung names."""
     return resolve(config_of(values))
 
 
 def kind_of(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
-    """The narrowest kind of config that has all parameters of a grid, and all their values."""
+    """Return the narrowest kind of config that has all parameters of a grid, and all their values."""
     own = parameters_of(GemmConfig)
     wide = [name for name in axes if name in PARAMETERS and name not in own]
     wide += [name for name in axes if name in own and any(own[name].mistake(value) is not None for value in axes[name])]
@@ -68,21 +68,21 @@ def kind_of(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
 
 
 def varied(config: GemmConfig, **values: Any) -> GemmConfig:
-    """The config with other values of any parameters, of the narrowest kind that has them."""
+    """Return the config with other values of any parameters, of the narrowest kind that has them."""
     return config_of(all_values(config) | values)
 
 
 def all_values(config: GemmConfig) -> dict[str, Any]:
-    """Every parameter of a config by name; those that its kind lacks at their defaults."""
+    """Return every parameter of a config by name; those that its kind lacks at their defaults."""
     return {name: getattr(config, name) if hasattr(config, name) else DEFAULTS[name] for name in FIELDS}
 
 
 def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by name, with earlier names and words replaced by those of now; see :func:`current`."""
+    """Return values by name, earlier names and words replaced; see :func:`current`."""
     return current(values, WIDEST)
 
 
 @cache
 def kernel_digest() -> str:
-    """Digest of the sources of the kernels of all kinds of config; it names the kernel in the provenance of rows."""
+    """Return the digest of the sources of all kinds of kernel, which names the kernel in the provenance of rows."""
     return source_digest(*(builder for kind in KINDS if isinstance(builder := kind.builder, str)))

@@ -13,16 +13,11 @@ from pathlib import Path
 import hopper_gemm
 
 BASELINES: dict[str, str] = {}
-"""Further baselines by name, each as ``module:Class``, which is imported when baselines are first asked for."""
+"""Further baselines by name, each as ``module:Class``, which is imported when baselines are first used."""
 
 
 def add_baseline(name: str, where: str) -> None:
-    """Add a baseline.
-
-    Args:
-        name: as it stands in rows.
-        where: its class, as ``module:Class``.
-    """
+    """Add a baseline under its name in rows; its class is named as ``module:Class``."""
     BASELINES[name] = where
 
 

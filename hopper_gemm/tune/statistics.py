@@ -24,7 +24,7 @@ class Ratio:
 
 
 def speedup(*boards: Sequence[Sample], seed: int = 0) -> Ratio:
-    """The median ratio of the samples with its 95 % percentile-bootstrap interval.
+    """Return the median ratio of the samples with its 95 % percentile-bootstrap interval.
 
     Samples of one process share its luck, so with several processes the processes are drawn first and the samples
     within them second (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). With several boards the
@@ -55,7 +55,7 @@ def speedup(*boards: Sequence[Sample], seed: int = 0) -> Ratio:
 
 
 def _resampled(samples: Sequence[Sample], rng: np.random.Generator) -> tuple[float, np.ndarray]:
-    """The median of a board's ratios, and medians of drawings of its processes and their samples."""
+    """Return the median of a board's ratios, and medians of drawings of its processes and their samples."""
     groups = [
         np.array([sample.ratio for sample in samples if sample.process == process])
         for process in sorted({sample.process for sample in samples})
@@ -73,5 +73,5 @@ def _resampled(samples: Sequence[Sample], rng: np.random.Generator) -> tuple[flo
 
 
 def noise_floor(control: Ratio) -> float:
-    """The smallest difference worth a word by an A/A control: how far it or its interval strays from 1."""
+    """Return the noise floor by an A/A control: the largest distance of its interval from 1."""
     return max(abs(control.low - 1.0), abs(control.high - 1.0))

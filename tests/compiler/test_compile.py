@@ -11,8 +11,7 @@ from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
-from hopper_gemm.lab.ladder.config import LadderConfig
-from hopper_gemm.lab.verify.drawing import STRATA, pairs
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
@@ -21,6 +20,7 @@ from hopper_gemm.model.tuned import pick, recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
+from tests.verify.drawing import STRATA, pairs
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(600)]
 

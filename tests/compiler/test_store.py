@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hopper_gemm.compiler import compile as compile_module
 from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.child import Child
+from hopper_gemm.compiler.compile import Compiled
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, Usage
+from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage
 from hopper_gemm.lab.counters.waits import METER
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
@@ -317,6 +323,70 @@ def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
         load(GemmConfig(tile_m=100, swizzle=99), GemmProblem(8, 12, 12), tmp_path)
     assert all(rule in str(caught.value) for rule in ("tile_m:", "swizzle:"))
     assert list(tmp_path.iterdir()) == []
+
+
+# A store that cannot be written ---------------------------------------------------------------
+
+
+def full(monkeypatch, root):
+    """No file of an entry can be written into a folder, as on a full disk."""
+    write = KernelStore._write
+
+    def refuse(store, path, content):
+        if store.root == root:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(store, path, content)
+
+    monkeypatch.setattr(KernelStore, "_write", refuse)
+
+
+def read_only(monkeypatch, root):
+    """No file can be made in a folder, also where the user may write everywhere."""
+    opened = os.open
+
+    def refuse(path, flags, *mode, **where):
+        if flags & os.O_CREAT and Path(path).parent == root:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *mode, **where)
+
+    root.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "open", refuse)
+
+
+def a_file(monkeypatch, root):
+    root.write_text("")
+
+
+def below_a_file(monkeypatch, root):
+    root.parent.write_text("")
+
+
+@pytest.mark.parametrize("damage", [full, read_only, a_file, below_a_file], ids=lambda one: one.__name__)
+def test_a_kernel_that_no_store_can_keep_runs_all_the_same_with_one_warning(monkeypatch, tmp_path, damage):
+    """And the store's own methods refuse in one line with the fix."""
+    root, compiled = tmp_path / "above" / "store", []
+    if damage is not below_a_file:
+        root.parent.mkdir()
+    damage(monkeypatch, root)
+    loader._stand_in.cache_clear()
+    monkeypatch.setattr(compile_module, "compile_kernel", lambda *asked: compiled.append(asked) or Compiled(b"o", b"c"))
+    monkeypatch.setattr(loader, "read_cubin", lambda cubin: REPORT)
+    monkeypatch.setattr(loader, "link", lambda object_file: None)
+    monkeypatch.setattr(loader, "launcher_of", lambda path: path.read_bytes())
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 1)
+    configs = [GemmConfig(tile_m=64, tile_n=n) for n in (64, 128)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert [load(config, PROBLEM, root).launcher for config in configs] == [b"o", b"o"]
+        count = len(compiled)
+        assert [load(config, PROBLEM, root).launcher for config in configs] == [b"o", b"o"]
+    assert count == (4 if damage is full else 2)
+    (line,) = [str(one.message) for one in told]
+    assert re.fullmatch(rf"kernels are compiled again in each process: .*{root} gives .*; free it, or set XDG_.*", line)
+    with pytest.raises(UnwritableError, match=f"{root} gives"):
+        KernelStore(root).put(KernelId.of(configs[0], PROBLEM), b"o", REPORT)
+    assert KernelStore(root).report(KernelId.of(configs[0], PROBLEM)) is None
+    loader._stand_in.cache_clear()
 
 
 def misbehaving():

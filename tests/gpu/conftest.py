@@ -20,12 +20,12 @@ import pytest
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store, source_digest
-from hopper_gemm.lab.verify.drawing import Pair
-from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, RUNS, START_SECONDS, compile_all, verdict
-from hopper_gemm.lab.verify.load import answering
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError, describe_current, find_hopper
 from hopper_gemm.tune.study.files import FileLock
 from tests.conftest import hoppers
+from tests.verify.drawing import Pair
+from tests.verify.harness import ANSWER_SECONDS, RUNS, START_SECONDS, compile_all, verdict
+from tests.verify.load import answering
 
 CACHE = "XDG_CACHE_HOME"
 """Variable that names the folder of caches; :func:`default_store` lies below it."""

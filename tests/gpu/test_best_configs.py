@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.verify.drawing import Pair
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import recorded_entries
+from tests.verify.drawing import Pair
 
 pytestmark = pytest.mark.gpu
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.lab.ladder.config import LadderConfig
-from hopper_gemm.lab.verify.drawing import Pair, pairs
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
+from tests.verify.drawing import Pair, pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -37,7 +37,7 @@ def test_drawn_configs_on_drawn_problems(wrong):
 
 
 FOUND = [Pair.of(json.loads(line)) for line in (Path(__file__).parent / "found.jsonl").read_text().splitlines()]
-"""What once failed, made small by ``hopper-gemm verify``."""
+"""What once failed, made small by ``python -m tests.verify``."""
 
 
 @pytest.mark.parametrize("pair", FOUND, ids=str)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.pages.chapters import CHAPTERS
-from hopper_gemm.lab.printed import times
-from hopper_gemm.lab.printed.build import build
-from hopper_gemm.lab.printed.listing import functions, listing, read
+from docs.generate.chapters import times
+from docs.generate.chapters.build import build
+from docs.generate.chapters.listing import functions, listing, read
+from docs.generate.pages.chapters import CHAPTERS
 from hopper_gemm.tune.measure.protocol import Burst
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

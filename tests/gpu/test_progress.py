@@ -10,9 +10,9 @@ import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
-from hopper_gemm.lab.verify.kinds import KINDS, LATENESS, kind, load_jobs
-from hopper_gemm.lab.verify.load import answering
+from tests.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
+from tests.verify.kinds import KINDS, LATENESS, kind, load_jobs
+from tests.verify.load import answering
 
 pytestmark = pytest.mark.gpu
 
@@ -97,7 +97,7 @@ def loading_at_once(store: Path) -> Handler:
 
     import torch
 
-    from hopper_gemm.lab.verify.load import Case
+    from tests.verify.load import Case
 
     def handle(names: list[str]) -> int:
         torch.cuda.init()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_other_types_go_to_torch_and_never_forbids_it(dtype):
     a, b = pair(64, 72, 80, dtype)
     for _ in range(2):
         assert torch.equal(hopper_gemm.matmul(a, b), torch.mm(a, b))
-    assert launch_torch in {launch.kernel for launch in LAUNCHES.table.values()}, "remembered"
+    assert launch_torch in {launch.kernel for launch in chain(*LAUNCHES.table.values())}, "remembered"
     with pytest.raises(TypeError, match="must both be bfloat16 or both float16"):
         hopper_gemm.matmul(a, b, fallback="never")
 
@@ -82,7 +83,7 @@ def test_faster_runs_torch_on_a_problem_on_which_it_was_measured_to_win(own_tabl
         for _ in range(2):
             found = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
             assert torch.equal(found, torch.mm(a, b, out_dtype=out_dtype))
-        assert any(launch.kernel is launch_torch for launch in LAUNCHES.table.values())
+        assert any(launch.kernel is launch_torch for launch in chain(*LAUNCHES.table.values()))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             captured = hopper_gemm.matmul(a, b, out_dtype=out_dtype)
@@ -108,7 +109,7 @@ def test_faster_runs_torch_for_a_patched_layer_with_a_bias_too(own_table):
             found = [layer(x) for _ in range(2)]
             assert torch.allclose(found[0], torch.addmm(bias, x, weight.t()), atol=0.02, rtol=0.02)
             assert torch.equal(*found)
-        launched = [launch.shape for launch in LAUNCHES.table.values() if launch.kernel is launch_torch]
+        launched = [launch.shape for launch in chain(*LAUNCHES.table.values()) if launch.kernel is launch_torch]
         assert launched == [(24, LAYER[0])], "of 24 rows alone"
 
 
@@ -283,7 +284,7 @@ def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded
     assert len({kernel.config.compiled() for kernel in loaded}) < 20
     sizes = [4 * workspace_size(one.config, m, n, one.clusters)[0] for one, m in zip(loaded, BATCHES, strict=True)]
     assert sum(sizes) > 64 * 2**20
-    before, pool, graphs = len(WORKSPACES._known), torch.cuda.graph_pool_handle(), []
+    before, pool, graphs = len(WORKSPACES._by_stream), torch.cuda.graph_pool_handle(), []
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     used = torch.cuda.memory_reserved()
@@ -293,7 +294,7 @@ def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded
             product = hopper_gemm.matmul(x, weight)
         graphs.append((graph, product))
     assert torch.cuda.memory_reserved() - used < 64 * 2**20
-    assert len(WORKSPACES._known) <= before + 1
+    assert len(WORKSPACES._by_stream) <= before + 1
     for (graph, product), right in reversed(list(zip(graphs, expected, strict=True))):
         product.zero_()
         graph.replay()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, Finish, ordered_stages
 from hopper_gemm.model.kernel import resolve

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import FIELDS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons, reasons

@@ -7,13 +7,13 @@ from itertools import islice
 
 import pytest
 
-from hopper_gemm.lab.verify.drawing import legal_configs
 from hopper_gemm.model import hopper, legality
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import EPI_BUFFERS_MAX, resolve
 from hopper_gemm.model.legality import PAIR_RULES, RULES, is_legal, reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
+from tests.verify.drawing import legal_configs
 
 PUBLISHED_STAGES = {
     64: (18, 9, 6, 4, 3, 3, 2, 2),

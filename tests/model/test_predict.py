@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.picks.bursts import ReachingOut
-from hopper_gemm.lab.pages.sources import recorded
+from docs.generate.pages.sources import recorded
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import FLOP_PER_CLOCK_PER_SM, SM_COUNT
 from hopper_gemm.model.kernel import MOVED_FROM, Kernel, resolve

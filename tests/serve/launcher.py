@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import tvm_ffi
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hopper_gemm.compiler.abi import ARGUMENTS, FINISH
 from hopper_gemm.compiler.loader import LoadedKernel
@@ -82,8 +83,14 @@ def tensor(argument: Any) -> Any:
 
 
 def launcher(launch: Callable[..., None]) -> Any:
-    """A function of TVM-FFI that calls another with its arguments, tensors as torch's."""
-    return tvm_ffi.convert(lambda *arguments: launch(*map(tensor, arguments)))
+    """A function of TVM-FFI that calls another with its arguments, tensors as torch's. No dispatch mode sees what it
+    does, as with a kernel."""
+
+    def called(*arguments: Any) -> None:
+        with _disable_current_modes():
+            launch(*map(tensor, arguments))
+
+    return tvm_ffi.convert(called)
 
 
 def padded(operand, rows):

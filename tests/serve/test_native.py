@@ -278,7 +278,8 @@ def test_an_error_of_the_kernel_is_the_callers(native, monkeypatch):
     setting = LAUNCHES.setting(Call(A, B, kind="mm"))
     failing = launcher(fails)
     native.native.record(failing.__chandle__(), ORDER, setting, True, A, B, OUT)
-    monkeypatch.setattr(LAUNCHES, "table", {key: one._replace(kernel=fails) for key, one in LAUNCHES.table.items()})
+    table = {key: tuple(one._replace(kernel=fails) for one in entries) for key, entries in LAUNCHES.table.items()}
+    monkeypatch.setattr(LAUNCHES, "table", table)
     for _ in range(2):
         assert native.native.matmul(A, B, None, None, None) is None
         with pytest.raises(ValueError, match="no such launch"):
@@ -481,9 +482,9 @@ def test_within_autocast_nothing_is_cast_for_a_launch_that_is_not_known(native, 
     patched(*rounded)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         for call in calls:
-            with Mode() as mode:
+            with torch.autograd.profiler.profile() as profile:
                 assert (call() is not None) is known
-            assert (torch.ops.aten._to_copy.default in mode.seen) is known
+            assert ("aten::_to_copy" in [event.name for event in profile.function_events]) is known
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -600,7 +601,7 @@ def test_an_operator_that_is_not_known_is_run_by_its_function_with_its_gradients
     ours, theirs = OPERATOR_CALLS[name]
     given = recorded(*tensors())
     out = ours(*given)
-    assert "GeneratedBackwardFor_hopper_gemm" in out.grad_fn.name()
+    assert "hopper_gemm" in out.grad_fn.name()
     assert alike(gradients(out, given), gradients(theirs(*given), given))
 
 
@@ -673,7 +674,7 @@ def test_operators_are_seen_by_modes_batched_by_vmap_and_faked(operators):
     with Mode() as mode:
         out = mm(x.clone().requires_grad_(), w.t())
     assert mm in mode.seen
-    assert "GeneratedBackwardFor_hopper_gemm" in out.grad_fn.name()
+    assert "hopper_gemm" in out.grad_fn.name()
     assert torch.equal(torch.vmap(lambda x: mm(x, w.t()))(x.expand(3, 16, 16))[2], mm(x, w.t()))
     with FakeTensorMode() as faked:
         a, b = faked.from_tensor(x).requires_grad_(), faked.from_tensor(w).t()

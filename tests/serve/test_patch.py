@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
@@ -283,7 +285,7 @@ def mixed():
     )
 
 
-def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason():
+def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason(monkeypatch):
     model = mixed()
     done = hopper_gemm.patch(model)
     assert {layer.name: layer.replaced for layer in done.layers} == {
@@ -293,7 +295,12 @@ def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason():
         "plain": True,
     }
     text = str(done)
-    assert text.startswith("1 of 4 linear layers multiply by hopper_gemm\n")
+    assert text.startswith("1 of 4 linear layers are replaced; torch multiplies on cpu, which is no Hopper GPU\n")
+    monkeypatch.setattr(room, "check_device", lambda device: None)
+    assert str(done).startswith("1 of 4 linear layers multiply by hopper_gemm\n")
+    done.undo()
+    assert str(done).startswith("1 of 4 linear layers were replaced, and are torch's again\n")
+    hopper_gemm.patch(model)
     assert "own    Own (64, 64) torch.bfloat16: left, a class of its own" in text
     assert "plain  Linear (64, 64) torch.bfloat16: replaced, untuned" in text
     assert "replaced before" in str(hopper_gemm.patch(model))
@@ -341,6 +348,234 @@ def test_an_entry_of_the_first_table_counts_where_several_have_the_problem(monke
     monkeypatch.setattr(room, "tables_for", lambda device: (Table((entry(8, 1.1),)), Table((entry(8, 0.5),))))
     (layer,) = hopper_gemm.patch(torch.nn.Linear(64, 104, dtype=torch.bfloat16)).layers
     assert layer.why == "1.100x torch.mm at m = 8"
+
+
+# Layers whose forward is not what runs --------------------------------------------------------
+
+
+class KnowsLinear(torch.Tensor):
+    """A weight for which ``torch.nn.functional.linear`` alone is defined."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.linear:
+            x, weight, *bias = args
+            with torch._C.DisableTorchFunctionSubclass():
+                return torch.nn.functional.linear(x, weight.as_subclass(torch.Tensor), *bias)
+        if function in (torch.mm, torch.addmm, torch.matmul, torch.Tensor.t, torch.Tensor.to):
+            raise NotImplementedError(f"{function} of KnowsLinear")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def with_forward(layer):
+    layer.forward = functools.partial(type(layer).forward, layer)
+    return layer
+
+
+def with_weight(layer, weight):
+    layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return layer
+
+
+def plain(n=64, k=64, **how):
+    return torch.nn.Linear(k, n, dtype=torch.bfloat16, **how)
+
+
+def encoder(**how):
+    about = {"batch_first": True, "dtype": torch.bfloat16, **how}
+    return torch.nn.TransformerEncoderLayer(64, 4, 128, 0.0, **about).eval()
+
+
+HIDDEN = {
+    "a forward of its own": lambda: with_forward(plain()),
+    "a class of its own": lambda: parametrize.register_parametrization(plain(), "weight", torch.nn.Identity()),
+    "TorchScript compiled it": lambda: torch.jit.script(plain()),
+    "its weight is a KnowsLinear": lambda: with_weight(
+        plain(), torch.randn(64, 64).bfloat16().as_subclass(KnowsLinear)
+    ),
+    "no features": lambda: plain(0),
+    "its MultiheadAttention reads the weight": lambda: torch.nn.MultiheadAttention(64, 4, dtype=torch.bfloat16),
+    "the fast path of its TransformerEncoderLayer": encoder,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("why", [*HIDDEN, "its weight is a DTensor"])
+def test_a_layer_whose_class_is_not_what_runs_is_left_alone_with_the_reason(why, one_process):
+    """With batch_invariant that is an error that names the layer."""
+    if why in HIDDEN:
+        model = torch.nn.Sequential(HIDDEN[why](), plain())
+    else:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        weight = torch.distributed.tensor.distribute_tensor(torch.zeros(64, 64).bfloat16(), mesh)
+        model = torch.nn.Sequential(with_weight(plain(), weight), plain())
+    classes = {name: type(module) for name, module in model.named_modules()}
+    with pytest.raises(ValueError, match=rf"nothing was replaced: 0.*: {why}"):
+        hopper_gemm.patch(model, batch_invariant=True)
+    assert {name: type(module) for name, module in model.named_modules()} == classes
+    done = hopper_gemm.patch(model)
+    assert [layer.name for layer in done.layers if layer.replaced] == ["1"]
+    assert all(why in layer.why or "its MultiheadAttention" in layer.why for layer in done.layers[:-1])
+    done.undo()
+    assert {name: type(module) for name, module in model.named_modules()} == classes
+
+
+def test_a_lazy_layer_is_left_alone_until_it_has_a_weight():
+    layer = torch.nn.LazyLinear(64, dtype=torch.bfloat16)
+    assert "class of its own" in hopper_gemm.patch(layer).layers[0].why
+    layer(torch.zeros(2, 64, dtype=torch.bfloat16))
+    assert hopper_gemm.patch(layer).layers[0].replaced
+
+
+def test_an_encoder_layer_that_has_no_fast_path_or_trains_is_replaced():
+    for layer in (encoder(batch_first=False), encoder(activation=torch.tanh), encoder().train()):
+        replaced = {one.name for one in hopper_gemm.patch(layer).layers if one.replaced}
+        assert replaced == {"linear1", "linear2"}
+    with pytest.raises(ValueError, match=r"linear1 .*fast path"):
+        hopper_gemm.patch(encoder().train(), batch_invariant=True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("norm", [torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm])
+def test_a_weight_that_a_hook_makes_is_multiplied(norm, products):
+    layer, x = norm(plain()).eval(), tokens()
+    expected = layer(x)
+    done = hopper_gemm.patch(layer)
+    assert near(layer(x), expected)
+    assert len(products) == 1
+    done.undo()
+    assert type(layer) is torch.nn.Linear
+
+
+def test_a_model_on_the_meta_device_is_replaced_and_calls_there_have_shapes():
+    layer = plain(104, device="meta")
+    hopper_gemm.patch(layer)
+    with torch.no_grad():
+        assert layer(torch.empty(3, 64, dtype=torch.bfloat16, device="meta")).shape == (3, 104)
+
+
+# Undone ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("main_grad", [False, True])
+def test_undo_keeps_a_parametrization_that_came_later(main_grad):
+    layer = plain()
+    done = hopper_gemm.patch(layer, main_grad=main_grad)
+    parametrize.register_parametrization(layer, "weight", torch.nn.Tanh())
+    expected = torch.nn.functional.linear(x := tokens(), layer.weight, layer.bias)
+    done.undo()
+    assert type(layer).__name__ == "ParametrizedLinear"
+    assert not isinstance(layer, HopperLinear)
+    assert torch.equal(layer(x), expected)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert type(layer) is torch.nn.Linear
+
+
+def test_undo_keeps_what_fully_shard_made_of_a_layer(one_process):
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    model = torch.nn.Sequential(plain(), plain())
+    done = hopper_gemm.patch(model)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    done.undo()
+    for layer in model:
+        assert isinstance(layer, FSDPModule)
+        assert not isinstance(layer, HopperLinear)
+        assert type(layer).__name__ == "FSDPLinear"
+    assert type(model[0]) is type(model[1])
+
+
+def test_undo_changes_nothing_that_another_patch_or_somebody_else_has_set():
+    layer, own = plain(), plain()
+    first = hopper_gemm.patch(torch.nn.Sequential(layer, own))
+    own.__class__ = Own
+    first.undo()
+    assert type(own) is Own
+    second = hopper_gemm.patch(layer)
+    first.undo()
+    assert isinstance(layer, HopperLinear)
+    second.undo()
+    assert type(layer) is torch.nn.Linear
+
+
+# As torch.nn.functional.linear ----------------------------------------------------------------
+
+
+def outcome(layer, x):
+    """Type and sizes of a layer's output, or the class of its error."""
+    try:
+        out = layer(x)
+    except Exception as error:
+        return type(error)
+    return out.dtype, out.shape
+
+
+TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool
+INPUTS = {
+    **{str(dtype): torch.ones(2, 64, dtype=dtype) for dtype in TYPES},
+    "0-dim": torch.tensor(1.0, dtype=torch.bfloat16),
+    "empty": torch.ones(0, 64, dtype=torch.bfloat16),
+    "too long": torch.ones(2, 65, dtype=torch.bfloat16),
+    "none": None,
+    "list": [1.0] * 64,
+    "sparse": torch.eye(64).bfloat16().to_sparse(),
+}
+
+
+@pytest.mark.parametrize("x", INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("main_grad", [False, True])
+def test_a_patched_layer_takes_and_refuses_what_torchs_does(x, main_grad):
+    """In the same type or by the same class of error; of each type of weight and bias, within autocast and outside."""
+    halves = torch.float16, torch.bfloat16
+    for dtype in (*halves, torch.float32):
+        for of_bias in (dtype, torch.float32):
+            layer = torch.nn.Linear(64, 104, dtype=dtype)
+            layer.bias = torch.nn.Parameter(layer.bias.detach().to(of_bias))
+            patched = copy.deepcopy(layer)
+            hopper_gemm.patch(patched, main_grad=main_grad)
+            patched.weight.main_grad = torch.zeros(104, 64)
+            for cast in (None, *halves):
+                with torch.autocast("cpu", dtype=cast or torch.bfloat16, enabled=cast is not None):
+                    assert outcome(patched, x) == outcome(layer, x), (dtype, of_bias, cast)
+
+
+def test_gradients_of_a_model_of_fp16_with_bf16_inputs_in_autocast_are_those_of_torch():
+    layer, x = torch.nn.Linear(64, 104, dtype=torch.float16), tokens().requires_grad_()
+    for main_grad in (False, True):
+        given = (x, layer.bias) if main_grad else (x, *layer.parameters())
+        expected = torch.autograd.grad(in_autocast(layer, x).float().square().sum(), given)
+        done = hopper_gemm.patch(layer, main_grad=main_grad)
+        layer.weight.main_grad = torch.zeros(104, 64)
+        found = torch.autograd.grad(in_autocast(layer, x).float().square().sum(), given)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == other.dtype
+            assert float((one - other).norm() / other.norm()) < 0.02
+        done.undo()
+
+
+def test_a_weight_that_knows_linear_alone_is_given_to_it():
+    layer, x = plain(bias=False), tokens()
+    hopper_gemm.patch(layer)
+    weight = layer.weight.detach()
+    with_weight(layer, weight.as_subclass(KnowsLinear))
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, weight))
+
+
+def test_a_jagged_tensor_is_given_to_torch():
+    layer = plain()
+    x = torch.nested.nested_tensor([torch.ones(3, 64), torch.ones(5, 64)], layout=torch.jagged, dtype=torch.bfloat16)
+    expected = layer(x)
+    hopper_gemm.patch(layer)
+    assert torch.equal(layer(x).values(), expected.values())
 
 
 # Gradients of weights added up in fp32 --------------------------------------------------------

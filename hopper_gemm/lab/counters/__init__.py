@@ -1,4 +1,4 @@
-"""Hardware counters of kernels, by Nsight Compute; and what our kernel counts of itself."""
+"""Hardware counters of kernels, by Nsight Compute, and waits that our kernel counts itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting launches under the profiler: all in one run of it, and one by one where one of them hangs or crashes."""
+"""Counting launches under the profiler: all in one run of it, or one by one if a launch hangs or crashes."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Counted:
     """The counters of a point.
 
     Args:
-        point: our kernel, or cuBLAS by torch.mm; regime and context are of no matter.
+        point: our kernel, or cuBLAS by torch.mm; regime and context do not matter.
         kernel: name of the kernel; several are joined by ``+``.
-        figures: by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
-            :data:`hopper_gemm.lab.counters.waits.FIGURES`; what was not counted is not there.
-        note: which figures are not there, and which come from another metric than the first.
-        reason: why there are no figures, or not those of either kind.
+        figures: figures by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
+            :data:`hopper_gemm.lab.counters.waits.FIGURES`; without figures that were not counted.
+        note: figures that are missing, and figures that come from another metric than the first.
+        reason: why there are no figures; else empty.
     """
 
     point: Point
@@ -63,7 +63,7 @@ class Counted:
 
 
 Stage = Literal["begun", "profiling", "counted", "failed"]
-"""Steps of the program with a point; each is written down before the next begins."""
+"""Steps of the program with a point; each is written to the journal before the next begins."""
 
 REACHED, ENDED = ("profiling", "counted"), ("counted", "failed")
 
@@ -79,23 +79,22 @@ def count(
     point_seconds: float = POINT_SECONDS,
     start_seconds: float = START_SECONDS,
 ) -> list[Counted]:
-    """Count launches, all in one run of the profiler unless one of them hangs, crashes or cannot be told apart.
+    """Count launches, all in one run of the profiler unless a launch hangs, crashes or matches no point for certain.
 
     Args:
-        points: what to count; kernels that are not in the store are compiled first, one by one.
-        gpu: where.
-        profiler: by what.
+        points: points to count; kernels that are not in the store are compiled first, one by one.
+        gpu: GPU of the launches.
+        profiler: the profiler.
         store: folder of compiled kernels, or None for the default.
-        seed: of the matrices.
+        seed: seed of the matrices.
         keep: folder for the raw output of a run that could not be understood.
-        point_seconds, start_seconds: allowed for each point, and beside them for a run.
+        point_seconds, start_seconds: time limit for each point, and for the start of a run.
 
     Returns:
-        One answer for each point, in their order.
+        The counters of each point, in order.
 
     Raises:
-        ProfilerError: the profiler cannot work here, or not a single launch could be counted and no point is to
-            blame.
+        ProfilerError: the profiler cannot work here, or no launch could be counted and no point is to blame.
     """
     settled: dict[Point, Counted] = {}
     metrics = wanted_metrics(profiler)
@@ -103,29 +102,29 @@ def count(
     while todo := [point for point in dict.fromkeys(points) if point not in settled]:
         batch = todo[:1] if alone else todo
         seconds = start_seconds + point_seconds * len(batch)
-        ran, stages = _profiled(batch, profiler, metrics, gpu, seconds, store, seed)
-        if (why := refusal(ran.text)) is not None:
-            raise ProfilerError(why)
+        ran, stages = _profile(batch, profiler, metrics, gpu, seconds, store, seed)
+        if (reason := refusal(ran.text)) is not None:
+            raise ProfilerError(reason)
         try:
             launches = read_launches(ran.log)
         except ProfilerError as error:
-            raise ProfilerError(f"{error}{_kept(ran, keep)}") from None
+            raise ProfilerError(f"{error}{_keep_output(ran, keep)}") from None
         if not stages:
-            why = "did not start in time" if ran.code is None else f"did not start: {last_words(ran)}"
-            raise ProfilerError(f"the program to be profiled {why}{_kept(ran, keep)}")
+            reason = "did not start in time" if ran.code is None else f"did not start: {last_words(ran)}"
+            raise ProfilerError(f"the program to be profiled {reason}{_keep_output(ran, keep)}")
         if not launches and ran.code is not None and any(stage in REACHED for stage, _ in stages.values()):
             fewer = _fewer(metrics, profiler, ran)
             if fewer != metrics:
                 metrics = fewer
                 continue
             if all(stage in ENDED for stage, _ in stages.values()) or complaint(ran) is not None:
-                raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}{_kept(ran, keep)}")
+                raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}{_keep_output(ran, keep)}")
         end = "hung; killed" if ran.code is None else f"the process died: {last_words(ran)}"
-        found = settle(batch, stages, launches, end)
-        if not found:
-            _kept(ran, keep)
+        outcomes = settle(batch, stages, launches, end)
+        if not outcomes:
+            _keep_output(ran, keep)
             alone = True
-        settled.update(found)
+        settled.update(outcomes)
     return [settled[point] for point in points]
 
 
@@ -135,25 +134,25 @@ def settle(
     launches: Sequence[ProfiledLaunch],
     end: str = "",
 ) -> dict[Point, Counted]:
-    """Outcomes of a run's points; points without a certain outcome are left out, to be run again.
+    """Return the outcomes of a run's points, without points to be run again because their outcome is uncertain.
 
-    Launches are matched to points by their order, which holds only where there is one for each that was counted and
-    the names fit. A point that ran alone takes all launches, however many.
+    Launches are matched to points by their order, if there is a launch for each counted point and the names fit. A
+    point that ran alone takes all launches.
 
     Args:
-        batch: the points of the run.
-        stages: by number of the point, how far the program got with it, and why it failed.
-        launches: as the profiler saw them.
-        end: what became of a point with which the program did not come to an end.
+        batch: points of the run.
+        stages: last step of each point by its number, with the reason of a failure.
+        launches: launches that the profiler saw.
+        end: reason for points that the program did not finish.
     """
     counted = [number for number, (stage, _) in stages.items() if stage == "counted"]
-    found = {
+    outcomes = {
         batch[number]: Counted(batch[number], reason=reason if stage == "failed" else end)
         for number, (stage, reason) in stages.items()
         if stage != "counted"
     }
     if not counted:
-        return found
+        return outcomes
     if len(batch) == 1:
         groups = [list(launches)]
     else:
@@ -163,11 +162,11 @@ def settle(
             groups.pop()  # the program died in this very launch
     if len(groups) == len(counted) and all(_fits(batch[i], group) for i, group in zip(counted, groups, strict=True)):
         for number, group in zip(counted, groups, strict=True):
-            found[batch[number]] = _counted(batch[number], group)
+            outcomes[batch[number]] = _counted(batch[number], group)
     elif len(batch) == 1:
         seen = ", ".join(launch.kernel for launch in launches) or "none"
-        found[batch[0]] = Counted(batch[0], reason=f"the profiler saw another kernel than was launched: {seen}")
-    return found
+        outcomes[batch[0]] = Counted(batch[0], reason=f"the profiler saw another kernel than was launched: {seen}")
+    return outcomes
 
 
 def _fits(point: Point, launches: Sequence[ProfiledLaunch]) -> bool:
@@ -181,7 +180,7 @@ def _counted(point: Point, launches: Sequence[ProfiledLaunch]) -> Counted:
     return Counted(point, names, figures, note if figures else "", reason)
 
 
-def _profiled(
+def _profile(
     batch: Sequence[Point],
     profiler: Profiler,
     metrics: Sequence[str],
@@ -190,17 +189,17 @@ def _profiled(
     store: Path | None,
     seed: int,
 ) -> tuple[Ran, dict[int, tuple[Stage, str]]]:
-    """A run of the program under the profiler, and the last step that it wrote down of each point; a line torn by a
-    kill is passed over."""
+    """Run the program under the profiler; return the run, and the journal's last step of each point. A line torn by a
+    kill is skipped."""
     stages: dict[int, tuple[Stage, str]] = {}
     with tempfile.TemporaryDirectory(prefix="hopper-gemm-counters-") as scratch:
         file, journal, log = (Path(scratch) / name for name in ("job.json", "journal.jsonl", "ncu.csv"))
         points = [asdict(point) for point in batch]
-        where = None if store is None else str(store.absolute())
-        file.write_text(json.dumps({"store": where, "seed": seed, "journal": str(journal), "points": points}))
+        folder = None if store is None else str(store.absolute())
+        file.write_text(json.dumps({"store": folder, "seed": seed, "journal": str(journal), "points": points}))
         program = [sys.executable, "-m", "hopper_gemm.lab.counters.program", str(file)]
-        places = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-        environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+        environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         ran = run(command(profiler, metrics, log, program), log, environment, timeout)
         for line in journal.read_text().splitlines() if journal.is_file() else []:
             with suppress(ValueError):
@@ -210,14 +209,14 @@ def _profiled(
 
 
 def point_of(raw: dict[str, Any]) -> Point:
-    """A point from JSON, where its fields stand by name."""
+    """Return a point from its fields in JSON."""
     subject = raw["subject"]
     subject = subject if isinstance(subject, str) else kernel_of(subject)
     return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "subject": subject})
 
 
 def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:
-    """The metrics without those that made the profiler give up: those it names, else those it never listed."""
+    """Return the metrics without those that made the profiler give up: those it names, else those it never listed."""
     refused = refused_metrics(ran.text, metrics)
     left = [metric for metric in metrics if metric not in refused]
     if left and left != metrics:
@@ -225,8 +224,8 @@ def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:
     return [metric for metric in metrics if profiler.knows(metric)] or metrics
 
 
-def _kept(ran: Ran, keep: Path | None) -> str:
-    """Keep what was said, and say where."""
+def _keep_output(ran: Ran, keep: Path | None) -> str:
+    """Write the run's output to a folder; return the end of an error message that names the file."""
     if keep is None:
         return ""
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Counting a study, as a question: what the profiler counts of each kernel, and the waits that ours counts itself.
+"""Question of counting a study: the profiler's counters of each kernel, and the waits that our kernel counts itself.
 
-The two are rows of their own, of process 0 and process 1: one kind that fails, or is left for later, does not keep back
-the other. Readers put them together.
+Each kind has rows of its own, of process 0 and process 1: if a kind fails, or is left for later, the other is still
+recorded. Readers join them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import read_spec
 
 CHUNK = 32
-"""Launches of one run of the profiler: its start is spread over them, and a run that fails loses no more."""
+"""Launches of a run of the profiler: they share its start, and a run that fails loses no more."""
 
 
 def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """Count one launch of each point under the profiler, which must have the GPU to itself; one answer for each point.
+    """Count a launch of each point under the profiler, which must have the GPU to itself.
 
     Raises:
         ProfilerError: the profiler is missing or cannot work here.
@@ -41,7 +41,7 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
 
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """Waits of the roles of each point's kernel, counted by the kernel itself; one answer for each point."""
+    """Return the waits of the roles of each point's kernel, counted by the kernel itself."""
     from hopper_gemm.lab.counters.waits import WaitMeter
 
     meter = WaitMeter(gpu, store)
@@ -52,22 +52,22 @@ def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]
 
 
 KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)}
-"""Counters by name; the place of a counter is the process number of its rows."""
+"""Counters by name; the index of a counter is the process number of its rows."""
 
 
 class Counting(Recording):
-    """See the module.
+    """Counts the configs of a sweep or study into a results folder.
 
     Args:
-        target: a sweep's file, for all of its legal configs; or a study's folder, for those that were timed in it.
+        target: a sweep's file, for all of its legal configs; or a study's folder, for the configs timed in it.
         out: folder for the rows.
         gpu: name of the kind of GPU.
-        kinds: of :data:`KINDS`; without the profiler nothing is counted of cuBLAS.
-        limit: so many configs at most, leaving the rest for later; cuBLAS on their problems comes on top.
-        watch: told of each answer, how many there are by now, and how many there will be.
+        kinds: names of :data:`KINDS`; without the profiler nothing is counted of cuBLAS.
+        limit: most configs to count now, the rest is left for a later run; cuBLAS on their problems is added.
+        watch: called with each point, the reason, the number of results so far, and the number in the end.
 
     Raises:
-        SpecError, ResultsError: the target or the folder is not what it should be.
+        SpecError, ResultsError: the target has no config that runs, or the folder is of another study.
     """
 
     records_crashes = False
@@ -82,21 +82,22 @@ class Counting(Recording):
         limit: int | None = None,
         watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
     ) -> None:
-        launches, self._asked = asked_of(target)
-        super().__init__(self._asked["study"], out, "measured", lambda text: None)
+        launches, self._new_provenance = read_target(target)
+        super().__init__(self._new_provenance["study"], out, "measured", lambda text: None)
         self._watch = watch
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
         if not any(wanted.values()):
             raise ResultsError(f"{target} has no config that runs; name another sweep or study")
         self._open = {
-            kind: [point for point in of if _key(point, kind) not in self._folder.rows] for kind, of in wanted.items()
+            kind: [point for point in points if _key(point, kind) not in self._folder.rows]
+            for kind, points in wanted.items()
         }
         if limit is not None:
-            for kind, of in self._open.items():
-                ours = [point for point in of if not point.is_baseline][:limit]
+            for kind, points in self._open.items():
+                ours = [point for point in points if not point.is_baseline][:limit]
                 problems = {point.problem for point in ours}
-                self._open[kind] = [p for p in of if (p.problem in problems if p.is_baseline else p in ours)]
+                self._open[kind] = [p for p in points if (p.problem in problems if p.is_baseline else p in ours)]
         self.total = self.open
         self.written = 0
         self.failed: list[tuple[Point, str]] = []
@@ -106,28 +107,27 @@ class Counting(Recording):
 
     @property
     def open(self) -> int:
-        """Rows that are still to be counted now."""
+        """Number of rows that are still to be counted in this run."""
         return sum(map(len, self._open.values()))
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._asked, "gpu": gpu, "kernel": kernel_digest()}
+        return {**self._new_provenance, "gpu": gpu, "kernel": kernel_digest()}
 
     def _begin(self) -> None:
-        self._finished = self._about.get("finished", {} if not self._folder.stage("sweep") else None)
+        self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
         self._folder.note(finished=None)
 
     def next(self, member: Member) -> Task | None:
-        """A chunk of one kind."""
-        for kind in KINDS:
-            of = self._open.get(kind, [])
-            if of:
-                self._open[kind] = of[CHUNK:]
-                process = list(KINDS).index(kind)
-                return Task(tuple(of[:CHUNK]), KINDS[kind], "counters", process)
+        """Return the task of the next :data:`CHUNK` points of a kind."""
+        for process, (kind, counter) in enumerate(KINDS.items()):
+            points = self._open.get(kind, [])
+            if points:
+                self._open[kind] = points[CHUNK:]
+                return Task(tuple(points[:CHUNK]), counter, "counters", process)
         return None
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Record what was counted; what was not is told, and can be tried again."""
+        """Record the rows with counters; a point that failed is kept in :attr:`failed` and can be tried again."""
         for _, row in rows:
             self._answered += 1
             self._watch(row.point, row.reason, self._answered, self.total)
@@ -138,36 +138,36 @@ class Counting(Recording):
         self.written += len(counted)
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Restore the note of the study's end, and unlock the folder."""
         if self._finished is not None:
             self._folder.finish(self._finished, {})
         super().close()
 
 
-def asked_of(target: Path) -> tuple[list[Point], dict[str, Any]]:
-    """Points of a sweep's file or of a study's folder, each config once whatever the regimes; and the provenance of a
-    folder that is begun for them."""
+def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
+    """Return the points of a sweep's file or of a study's folder, each config once whatever the regimes; and the
+    provenance of a new folder for them."""
     if target.is_dir():
         study = read_study(target)
         launches = [row.point for row in study.stage("sweep") if row.ok]
-        about = study.provenance
-        name, question = about["study"], about.get("question", "")
-        spec, digest = about["spec"], about.get("spec_digest")
+        provenance = study.provenance
+        name, question = provenance["study"], provenance.get("question", "")
+        spec, digest = provenance["spec"], provenance.get("spec_digest")
     else:
-        asked = read_spec(target)
-        launches = [point for point, why in points(asked).items() if not why]
-        name, question, digest = asked.name, asked.question, asked.digest
-        spec = asked.model_dump(mode="json", by_alias=True)
+        sweep = read_spec(target)
+        launches = [point for point, reason in points(sweep).items() if not reason]
+        name, question, digest = sweep.name, sweep.question, sweep.digest
+        spec = sweep.model_dump(mode="json", by_alias=True)
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
     return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
 
 
 def _with_baselines(launches: Sequence[Point]) -> list[Point]:
-    """Problem by problem, cuBLAS first."""
+    """Return the points problem by problem, cuBLAS first."""
     by_problem: dict[Any, list[Point]] = {}
     for point in launches:
         by_problem.setdefault(point.problem, [Point(point.problem, "cublas")]).append(point)
-    return [point for of in by_problem.values() for point in of]
+    return [point for group in by_problem.values() for point in group]
 
 
 def _key(point: Point, kind: str) -> RowKey:
@@ -175,7 +175,7 @@ def _key(point: Point, kind: str) -> RowKey:
 
 
 def folder_of(target: Path, gpu: str) -> Path:
-    """Default folder of a target's counters: its own folder where that takes rows, else a local one.
+    """Return the default folder of a target's counters: its own folder if that takes rows, else a local one.
 
     Args:
         target: a study's folder, or a sweep's file.

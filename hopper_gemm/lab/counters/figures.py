@@ -1,4 +1,4 @@
-"""The figures of a launch that hardware counters give: what each counts, and which metric is behind it."""
+"""Figures of a launch from hardware counters: their meaning, and the metrics behind them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class MetricSource:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics that it takes."""
+        """Names of its metrics."""
         return (self.metric,) if self.over is None else (self.metric, self.over)
 
     def value(self, values: dict[str, float]) -> float | None:
-        """The figure, or None where a metric is not there."""
+        """Return the figure, or None if a metric is missing."""
         if not all(name in values for name in self.metrics):
             return None
         below = 1.0 if self.over is None else values[self.over]
@@ -43,11 +43,11 @@ class HardwareCounter:
     """A figure of a launch.
 
     Args:
-        name: as in results.
-        unit: of the figure.
+        name: name in results.
+        unit: unit of the figure.
         meaning: what it counts.
-        sources: metrics it may come from, the best first.
-        adds: whether the figures of several kernels add up; otherwise the longest kernel's stands for all.
+        sources: metrics that it may come from, the best first.
+        adds: True if the figures of several kernels add up; otherwise the longest kernel's stands for all.
     """
 
     name: str
@@ -57,21 +57,20 @@ class HardwareCounter:
     adds: bool = True
 
     def value(self, values: dict[str, float]) -> tuple[float | None, MetricSource | None]:
-        """The figure and where it is from. A source that counted nothing gives way to one that did: a metric can be
-        there and not know the instruction."""
-        known = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
-        return next((pair for pair in known if pair[0] > 0), known[0] if known else (None, None))
+        """Return the figure and its source. A source that counted nothing is passed over for one that counted: a metric
+        may exist and not count the instruction."""
+        candidates = [(value, source) for source in self.sources if (value := source.value(values)) is not None]
+        return next((pair for pair in candidates if pair[0] > 0), candidates[0] if candidates else (None, None))
 
 
 def _figure(name: str, unit: str, meaning: str, *sources: str | MetricSource, adds: bool = True) -> HardwareCounter:
-    """A counter from metrics that need no factor, or from sources."""
-    return HardwareCounter(
-        name, unit, meaning, tuple(MetricSource(one) if isinstance(one, str) else one for one in sources), adds
-    )
+    """Return a counter from metrics that need no factor, or from sources."""
+    metrics = tuple(MetricSource(source) if isinstance(source, str) else source for source in sources)
+    return HardwareCounter(name, unit, meaning, metrics, adds)
 
 
 def _hits(of: str, hit: str) -> MetricSource:
-    """Hits in percent of all that were looked up."""
+    """Return hits in percent of the sectors that were looked up."""
     return MetricSource(f"lts__t_sectors{hit}.sum", 100, over=f"lts__t_sectors{of}.sum")
 
 
@@ -164,20 +163,20 @@ COUNTERS = (
 
 
 def wanted_metrics(profiler: Profiler) -> list[str]:
-    """The metrics to ask for: those that the profiler knows, and for a figure of which it knows none, all of them."""
+    """Return the metrics to count: for each figure those that the profiler knows, or all if it knows none."""
     wanted: list[str] = []
     for counter in COUNTERS:
-        known = [source for source in counter.sources if all(map(profiler.knows, source.metrics))]
-        for source in known or counter.sources:
+        sources = [source for source in counter.sources if all(map(profiler.knows, source.metrics))]
+        for source in sources or counter.sources:
             wanted += source.metrics
     return list(dict.fromkeys(wanted))
 
 
 def figures_of(launches: Sequence[ProfiledLaunch]) -> tuple[dict[str, float], str]:
-    """The figures of a point's launches, and the note on what is missing or second-best.
+    """Return the figures of a point's launches, and the note on figures that are missing or not of their best source.
 
     Args:
-        launches: one; or the several kernels that one call started.
+        launches: a single launch, or the several kernels that one call started.
     """
     longest = max(launches, key=lambda launch: launch.values.get("gpu__time_duration.sum", 0.0))
     figures, remarks = {}, []

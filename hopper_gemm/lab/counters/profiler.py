@@ -1,9 +1,9 @@
-"""Nsight Compute as a process of its own: where it is, how it is asked, what it answers, why it refuses.
+"""Nsight Compute as a process of its own: its path, its command line, its table, its complaints.
 
-A launch is replayed until every metric has been counted, a few at a time. Three settings make the figures those of the
-suite: the clocks are left alone, the caches are flushed before each replay, so that every one of them finds the L2 cold
-(rotating buffers cannot do that: a replay repeats one launch on the same matrices), and only what lies between
-cudaProfilerStart and cudaProfilerStop is counted.
+A launch is replayed until every metric has been counted, a few at a time. Three settings make the figures comparable
+with the suite's: the clocks are not locked; the caches are flushed before each replay, so that every replay finds the
+L2 cold (rotating buffers cannot do that: a replay repeats a launch on the same matrices); and only launches between
+cudaProfilerStart and cudaProfilerStop are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHIP = "gh100"
 PROTOCOL = {"clock_control": "none", "cache_control": "all", "replay_mode": "kernel"}
 """Options that shape the figures; they stand in the provenance."""
 
-PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
+PATHS = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 """Paths where installers put a profiler that is not on PATH."""
 
 QUERY_SECONDS = 60.0
@@ -49,7 +49,7 @@ _SCALED = re.compile(r"([numkKMGT]?)(?:seconds?|s|bytes?|[hH]z)")
 
 
 class ProfilerError(ValueError):
-    """Nothing can be counted; the message says why and the fix."""
+    """The profiler cannot count here; the message says why and the fix."""
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,18 @@ class Ran:
 
 
 def find_profiler() -> Path:
-    """The newest Nsight Compute of this machine; one on PATH comes first.
+    """Return the Nsight Compute on PATH, else the newest of this machine.
 
     Raises:
-        ProfilerError: there is none.
+        ProfilerError: Nsight Compute is not installed.
     """
     on_path = shutil.which("ncu")
     if on_path:
         return Path(on_path)
-    for pattern in PLACES:
-        found = [path for path in Path("/").glob(pattern.lstrip("/")) if os.access(path, os.X_OK)]
-        if found:
-            return max(found, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
+    for pattern in PATHS:
+        programs = [path for path in Path("/").glob(pattern.lstrip("/")) if os.access(path, os.X_OK)]
+        if programs:
+            return max(programs, key=lambda path: [int(number) for number in re.findall(r"\d+", str(path))])
     raise ProfilerError(
         "counters need Nsight Compute but there is no ncu on PATH nor under /opt/nvidia/nsight-compute; install it "
         "(it comes with the CUDA toolkit) or put it on PATH"
@@ -124,28 +124,28 @@ def find_profiler() -> Path:
 
 
 def open_profiler(path: Path | None = None) -> Profiler:
-    """Find the profiler and ask what it can count; that needs no GPU.
+    """Find the profiler and list the metrics that it can count; this needs no GPU.
 
     Args:
         path: the program, or None to look for it.
 
     Raises:
-        ProfilerError: there is none, or it cannot be started.
+        ProfilerError: the profiler is missing or cannot be started.
     """
     path = path or find_profiler()
-    version = re.search(r"^Version\s+(\S+)", _said(path, "--version"), re.MULTILINE)
-    listed = re.findall(r"^\s*\"?([a-z0-9]+__\w+)", _said(path, "--query-metrics", "--chips", CHIP), re.MULTILINE)
+    version = re.search(r"^Version\s+(\S+)", _query(path, "--version"), re.MULTILINE)
+    listed = re.findall(r"^\s*\"?([a-z0-9]+__\w+)", _query(path, "--query-metrics", "--chips", CHIP), re.MULTILINE)
     return Profiler(path, version[1] if version else "", frozenset(listed))
 
 
 def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
-    """The command line that counts metrics over a program.
+    """Return the command line that counts metrics over a program.
 
     Args:
-        profiler: which.
-        metrics: full names.
+        profiler: the profiler.
+        metrics: full names of metrics.
         log: file for messages and table.
-        program: what to run, with its arguments.
+        program: program to run, with its arguments.
     """
     return [
         str(profiler.path),
@@ -164,13 +164,13 @@ def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequ
 
 
 def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], timeout: float) -> Ran:
-    """Run the profiler; when the time is up, or we are, it dies with everything that it started.
+    """Run the profiler; at the time limit, or if this call is interrupted, kill it with all processes that it started.
 
     Args:
-        arguments: of :func:`command`.
-        log: the file that they name.
-        environment: variables on top of ours. The locale is set to C: the table's numbers then look alike everywhere.
-        timeout: seconds.
+        arguments: command line of :func:`command`.
+        log: log file of that command line.
+        environment: variables added to this process's. The locale is set to C, which fixes the format of numbers.
+        timeout: time limit in seconds.
 
     Raises:
         ProfilerError: the program cannot be started.
@@ -201,16 +201,16 @@ def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], tim
 
 
 def read_launches(log: str) -> list[ProfiledLaunch]:
-    """The launches of a log, in their order.
+    """Return the launches of a log, in order.
 
-    Reads the raw page, one line for each launch below a line of units. Messages in between are passed over; ``n/a``,
-    ``nan`` and empty cells are left out.
+    The log holds the raw page: a line for each launch below a line of units. Messages in between, and ``n/a``, ``nan``
+    and empty cells are skipped.
 
     Args:
-        log: the whole file.
+        log: text of the log.
 
     Raises:
-        ProfilerError: there is a table, but not of this form.
+        ProfilerError: the table has another form.
     """
     launches: list[ProfiledLaunch] = []
     header: list[str] = []
@@ -225,8 +225,8 @@ def read_launches(log: str) -> list[ProfiledLaunch]:
         if not row["ID"]:
             units = row
             continue
-        for needed, there in (("column Kernel Name", "Kernel Name" in row), ("line of units", bool(units))):
-            if not there:
+        for needed, present in (("column Kernel Name", "Kernel Name" in row), ("line of units", bool(units))):
+            if not present:
                 raise ProfilerError(f"the profiler's table has no {needed}; use another version of Nsight Compute")
         launch = ProfiledLaunch(row["Kernel Name"])
         launches.append(launch)
@@ -238,12 +238,12 @@ def read_launches(log: str) -> list[ProfiledLaunch]:
 
 
 def refusal(text: str) -> str | None:
-    """The profiler's complaint about all of its work, with the fix; None where there is none."""
+    """Return the fix of a complaint that concerns all of the profiler's work; None without such a complaint."""
     return next((fix for sign, fix in REFUSALS.items() if sign in text), None)
 
 
 def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
-    """The metrics that a complaint of the profiler names, with or without their suffixes."""
+    """Return the metrics that the profiler's complaints name, with or without their suffixes."""
     complaints = "\n".join(re.findall(r"^==(?:ERROR|WARNING)==.*", text, re.MULTILINE))
     return {
         metric
@@ -253,13 +253,13 @@ def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
 
 
 def complaint(ran: Ran) -> str | None:
-    """The profiler's first error; that the program failed is not one of its own."""
+    """Return the profiler's first error, other than that the program failed."""
     errors = re.findall(r"^==ERROR==\s*(.+)", ran.text, re.MULTILINE)
     return next((error.strip() for error in errors if "application returned an error" not in error), None)
 
 
 def last_words(ran: Ran) -> str:
-    """The line that most likely says what went wrong."""
+    """Return the line that most likely says what went wrong."""
     error = complaint(ran)
     if error is not None:
         return error
@@ -268,7 +268,7 @@ def last_words(ran: Ran) -> str:
 
 
 def unit_factor(unit: str) -> float:
-    """Factor to seconds, bytes or hertz: 1e-9 for ``ns``, 1e9 for ``cycle/nsecond``; 1 for any other unit.
+    """Return the factor to seconds, bytes or hertz: 1e-9 for ``ns``, 1e9 for ``cycle/nsecond``; 1 for any other unit.
 
     Example:
         >>> unit_factor("Kbyte"), unit_factor("%"), unit_factor("cycle/second")
@@ -284,7 +284,7 @@ def _prefix(unit: str) -> float:
 
 
 def _number(text: str) -> float | None:
-    """A cell as a number; thousands are separated by commas, and what was not counted is none."""
+    """Return a cell as a number, with commas between thousands; None if the metric was not counted."""
     try:
         number = float(text.strip().replace(",", ""))
     except ValueError:
@@ -292,8 +292,8 @@ def _number(text: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def _said(path: Path, *arguments: str) -> str:
-    """Output of a query; empty where the query fails, since only the wording of messages needs it."""
+def _query(path: Path, *arguments: str) -> str:
+    """Return the output of a query; empty if the query fails, because only the wording of messages needs it."""
     try:
         done = subprocess.run(
             [str(path), *arguments],
@@ -311,7 +311,7 @@ def _said(path: Path, *arguments: str) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of the process group; it is named after the profiler, its first member."""
+    """Kill the rest of the process group, whose id is that of the profiler, its first member."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

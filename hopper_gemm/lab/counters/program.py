@@ -1,7 +1,6 @@
-"""The program that the profiler watches: each point's launch twice as it is, and once to be counted.
+"""The program under the profiler: it launches each point twice unprofiled, then once to be counted.
 
-``python -m hopper_gemm.lab.counters.program JOB.json``. It also runs without a profiler, and then only checks its
-kernels.
+``python -m hopper_gemm.lab.counters.program JOB.json``. Without a profiler it only checks the kernels.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from hopper_gemm.tune.measure.workload import Workload, make_workload
 
 
 class WrongResultError(RuntimeError):
-    """The kernel's product is wrong; its counters would be of something else."""
+    """The kernel's product is wrong, so its counters are worthless."""
 
 
 def main(job_file: Path) -> None:
     """Work through a job. A point that fails is noted and the next is taken, unless it broke the GPU's context.
 
-    Every step is on disk before the next is taken: after a kill the journal tells who is to blame.
+    Every step is on disk before the next begins: after a kill the journal names the point at fault.
     """
     job = json.loads(job_file.read_text())
     store = None if job["store"] is None else Path(job["store"])
@@ -52,12 +51,12 @@ def main(job_file: Path) -> None:
                 note(number, "counted")
             except Exception as error:
                 note(number, "failed", f"{type(error).__name__}: {error}".splitlines()[0][:500])
-                torch.cuda.synchronize()  # raises, and so ends us, where no later launch can succeed
+                torch.cuda.synchronize()  # raises, and ends the program, if no later launch can succeed
 
 
 def _matrices(point: Point, seed: int) -> Workload:
-    """Two sets suffice: the profiler flushes the L2 itself. What making them took is given back, or each replay would
-    have to save it."""
+    """Make two sets of matrices: they suffice, because the profiler flushes the L2 itself. Free the scratch memory,
+    which each replay would have to save."""
     workload = make_workload(point.problem, l2_bytes=0, seed=seed)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -65,7 +64,7 @@ def _matrices(point: Point, seed: int) -> Workload:
 
 
 def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
-    """The launch, having run on both sets; ours is compared with the reference first."""
+    """Return the launch after it ran on both sets; our kernel's product is checked first."""
     first, second = workload.sets[:2]
     if point.is_baseline:
         launch: Launch = cublas_launch
@@ -74,9 +73,9 @@ def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
         launch = kernel_launch(load_any(point.config, point.problem, store))
         poison(first.ours)
         launch(first)
-        found = check(first.ours, workload.reference, point.problem.k)
-        if not found.ok:
-            raise WrongResultError(found.reason)
+        result = check(first.ours, workload.reference, point.problem.k)
+        if not result.ok:
+            raise WrongResultError(result.reason)
     launch(second)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

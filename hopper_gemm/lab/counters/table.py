@@ -1,13 +1,12 @@
-"""Columns beside a row's own figures: hardware counters, and what follows from its parameters."""
+"""Columns beside a row's own figures: hardware counters, and figures derived from its parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from hopper_gemm.lab.pages.sources import unique_panels
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND, GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -19,7 +18,7 @@ from hopper_gemm.tune.tables.pivot import config_of, markdown, problem_of
 
 COUNTERS = tuple(column.name for column in COUNTED)
 PROFILED = COUNTERS[: COUNTERS.index("producer_hit_pct")]
-"""Figures of the profiler, which the baseline has too; the rest are counted by our kernel's own meter."""
+"""Figures of the profiler, which the baseline has too; our kernel's own meter counts the others."""
 
 DERIVED = {
     "stage_kib": "one stage of A and B, KiB",
@@ -117,8 +116,8 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
 def with_derived(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows that ran, with the columns of :data:`DERIVED`."""
     ok = frame[frame["status"] == "ok"]
-    found = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
-    return ok.join(found).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
+    derived = pd.DataFrame([_derived(row) for row in ok.to_dict("records")], index=ok.index)
+    return ok.join(derived).assign(reached=lambda rows: rows["tensor_active"] / rows["wave_efficiency"])
 
 
 def _derived(row: Mapping[str, Any]) -> dict[str, float]:
@@ -141,3 +140,15 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _shown(value: float | None, scale: float, form: str) -> str:
     return "-" if value is None else form.format(value * scale)
+
+
+def unique_panels(tiles: Sequence[tuple[int, int]], at_once: int) -> list[tuple[int, int]]:
+    """Distinct rows and columns of tiles in each wave of so many: what the L2 must hold of A and of B at a time.
+
+    Example:
+        >>> from hopper_gemm.model.roofline import tile_order
+        >>> [unique_panels(tile_order(8, 8, "m", swizzle, False), 16)[0] for swizzle in (1, 4)]
+        [(8, 2), (4, 4)]
+    """
+    waves = [tiles[start : start + at_once] for start in range(0, len(tiles), at_once)]
+    return [(len({m for m, _ in wave}), len({n for _, n in wave})) for wave in waves]

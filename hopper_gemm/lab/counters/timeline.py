@@ -29,17 +29,17 @@ def trace(
     say: Callable[[str], None] = lambda text: None,
     factory: Callable[[Path | None, int], Handler] = tracing,
 ) -> Path:
-    """Trace every rung of a ladder on each of its problems; the file that holds the moments.
+    """Trace every rung of a ladder on each of its problems; return the path of the table of moments.
 
     Args:
         target: a sweep's file with rungs, whose names stand in the table.
-        out: folder for the table; an earlier one in it is replaced.
-        gpu: where.
+        out: folder for the table; an earlier table in it is replaced.
+        gpu: GPU of the launches.
         say: takes a line for each kernel.
         factory: makes the handler of the process that traces.
 
     Raises:
-        SpecError, ResultsError: the target has no rungs, or not one could be traced.
+        SpecError, ResultsError: the target has no rungs, or no rung could be traced.
     """
     spec = read_spec(target)
     if not spec.rungs:
@@ -66,9 +66,9 @@ def trace(
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
     ladder = [rung.as_dict() for rung in rungs(spec)]
-    about: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
-    about |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
+    provenance: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
+    provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **about))
+    write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
     write_whole(out / MOMENTS, file.getvalue())
     return out / MOMENTS

@@ -1,8 +1,7 @@
 """Time stamps of a traced kernel: the steps of each role of a CTA, by its SM's clock.
 
-The traced kernel is another binary than the one that is timed: one thread of each role of the first CTA stores the
-clock at every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little
-longer.
+The traced kernel is another binary than the timed kernel: one thread of each role of the first CTA stores the clock at
+every step of the CTA's first tile. Its order of events is that of the timed kernel; its times are a little longer.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ WRAP = 2**32
 """A clock has 32 bits."""
 
 LAUNCHES = 3
-"""The last of so many launches is kept: by then instructions and descriptors are where they are needed."""
+"""Launches of which the last is kept: by then instructions and descriptors are in the caches."""
 
 
 class Moment(NamedTuple):
-    """One step of one role.
+    """A step of a role.
 
     Args:
         role: of :data:`ROLES`.
@@ -55,10 +54,10 @@ class Moment(NamedTuple):
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:
-    """The moments of a traced launch, role by role, in the order of a role's steps.
+    """Return the moments of a traced launch, role by role, in the order of a role's steps.
 
     Args:
-        words: (roles, words) of 32 bits, which are read as unsigned; the clock may wrap once, and 0 was never written.
+        words: (roles, words) of 32 bits, read as unsigned; the clock may wrap once, and words never written are 0.
     """
     clocks = words.astype(np.int32).view(np.uint32).astype(np.int64)
     entries = [int(entry) for entry in clocks[:, 0] if entry]
@@ -66,17 +65,17 @@ def moments_of(words: np.ndarray) -> list[Moment]:
         return []
     late = [(entry - entries[0] + WRAP // 2) % WRAP for entry in entries]
     start = entries[late.index(min(late))]
-    found = []
+    moments = []
     for role, row in zip(ROLES, clocks, strict=False):
         at = [(-1, moment, row[i]) for i, moment in enumerate(ROLE_MOMENTS)]
         of_stages = row[ROLE_WORDS:].reshape(-1, len(STAGE_MOMENTS))
         at += [(k, name, of_stages[k, i]) for k in range(len(of_stages)) for i, name in enumerate(STAGE_MOMENTS)]
-        found += [Moment(role, k, name, (int(clock) - start) % WRAP) for k, name, clock in at if clock]
-    return found
+        moments += [Moment(role, k, name, (int(clock) - start) % WRAP) for k, name, clock in at if clock]
+    return moments
 
 
 def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
-    """Launch a traced kernel once; (roles, words) of int32."""
+    """Launch a traced kernel once; return (roles, words) of int32."""
     import torch
 
     shape = (1, len(ROLES), ROLE_WORDS + len(STAGE_MOMENTS) * STAGES)
@@ -86,12 +85,7 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 
 
 def tracing(store: Path | None, seed: int) -> Handler:
-    """The handler of a process that traces points: the moments of each, after its product is checked.
-
-    Args:
-        store: folder of compiled kernels, or None for the default.
-        seed: of the matrices.
-    """
+    """Return the handler of a process that traces points: it checks a point's product and returns its moments."""
     from hopper_gemm.compiler.loader import load
     from hopper_gemm.tune.measure.correctness import check, poison
     from hopper_gemm.tune.measure.device import describe_current
@@ -103,9 +97,9 @@ def tracing(store: Path | None, seed: int) -> Handler:
         first, rotation = workload.sets[0], cycle(workload.sets)
         poison(first.ours)
         read_trace(kernel, first)
-        found = check(first.ours, workload.reference, point.problem.k)
-        if not found.ok:
-            raise ArithmeticError(f"traced, the product is wrong: {found.reason}")
+        result = check(first.ours, workload.reference, point.problem.k)
+        if not result.ok:
+            raise ArithmeticError(f"traced, the product is wrong: {result.reason}")
         return moments_of([read_trace(kernel, next(rotation)) for _ in range(LAUNCHES)][-1])
 
     return handle

@@ -1,7 +1,7 @@
 """Waits of the kernel's roles for the ring: how often and how long, counted by the kernel itself.
 
-The counting kernel is another binary than the one that is timed, and slower: it reads the clock twice a stage. Its
-figures are shares, which that changes less than it changes times.
+The metered kernel is another binary than the timed kernel, and slower: it reads the clock twice a stage. Its figures
+are shares, which the meter changes less than times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.lab.counters.counting import Counted
-from hopper_gemm.lab.ladder.config import Side
+from hopper_gemm.lab.ladder.ladder_config import Side
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.device import GpuId
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 SIDES: tuple[Side, ...] = get_args(Side)
-"""Sides of the ring; a CTA writes one row for each. The first consumer reports for all."""
+"""Sides of the ring; a CTA writes a row for each. The first consumer reports for all consumers."""
 
 METER = "hopper_gemm.lab.ladder.meter:Meter"
 """The kernel's observer."""
@@ -41,7 +41,7 @@ FIGURES = tuple(f"{side}_{figure}_pct" for figure in ("hit", "wait") for side in
 pingpong the wait for the turn is not counted: it is among the cycles."""
 
 WARM_UP, LAUNCHES = 1, 3
-"""Launches before those that count, and those of which the mean is taken."""
+"""Launches that are not counted, and launches of which the mean is taken."""
 
 PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
 """Settings that shape the figures; provenance notes them."""
@@ -51,15 +51,15 @@ POINT_SECONDS = 60.0
 
 
 def waits_of(launches: np.ndarray, config: GemmConfig) -> dict[str, float]:
-    """The figures: means over the CTAs that did work, then over the launches.
+    """Return the figures: means over the CTAs that did work, then over the launches.
 
     Args:
-        launches: (launches, CTAs, sides, fields), 32 bits each, which are read as unsigned: sums may have wrapped.
-        config: tells which sides probe.
+        launches: (launches, CTAs, sides, fields), 32 bits each, read as unsigned: sums may have wrapped.
+        config: gives the sides that probe.
 
     Returns:
-        By the names of :data:`FIGURES`. A side that counted nothing has none (there is no producer in ``multistage``,
-        and none that counts with ``cp_async``), and one that does not peek has no hits.
+        Figures by the names of :data:`FIGURES`. A side that counted nothing has none (``multistage`` has no producer,
+        ``cp_async`` none that counts), and a side that does not peek has no hits.
     """
     figures: dict[str, float] = {}
     for row, side in enumerate(SIDES):
@@ -82,9 +82,9 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]
     """Launch a metered kernel on sets of matrices, one after the other without a pause.
 
     Args:
-        kernel: loaded metered.
-        problem: what the sets are matrices of.
-        sets: one for each launch.
+        kernel: metered kernel.
+        problem: problem of the sets.
+        sets: a set of matrices for each launch.
 
     Returns:
         (launches, CTAs, sides, fields) of int32.
@@ -93,8 +93,8 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]
 
     shape = (len(sets), kernel.ctas(problem), len(SIDES), READING)
     readings = torch.zeros(shape, dtype=torch.int32, device="cuda")
-    for operands, own in zip(sets, readings, strict=True):
-        kernel(operands.a, operands.b, operands.ours, readings=own)
+    for operands, reading in zip(sets, readings, strict=True):
+        kernel(operands.a, operands.b, operands.ours, readings=reading)
     return readings.cpu().numpy()
 
 
@@ -104,10 +104,9 @@ def measure_waits(
     """Check the metered kernel's product once, warm up, and take the mean of some launches.
 
     Args:
-        point: its config is legal.
+        point: point of a legal config.
         workload: normal matrices of its problem.
-        rotation: its sets one after the other, for ever: what was used last comes last, so that every launch finds the
-            L2 cold.
+        rotation: endless iterator over its sets in turn, so that every launch finds the L2 cold.
         store: folder of compiled kernels, or None for the default.
     """
     from hopper_gemm.compiler.loader import load
@@ -117,22 +116,16 @@ def measure_waits(
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])
-    found = check(first.ours, workload.reference, problem.k)
-    if not found.ok:
-        return Counted(point, reason=f"metered, the product is wrong: {found.reason}")
+    result = check(first.ours, workload.reference, problem.k)
+    if not result.ok:
+        return Counted(point, reason=f"metered, the product is wrong: {result.reason}")
     readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])
     figures = waits_of(readings[WARM_UP:], kernel.config)
     return Counted(point, figures=figures, reason="" if figures else "metered, it counted nothing")
 
 
 class WaitMeter:
-    """A process that measures waits, without a profiler; it may die, and the next point meets a new one.
-
-    Args:
-        gpu: where.
-        store: folder of compiled kernels, or None for the default.
-        seed: of the matrices.
-    """
+    """A process that measures waits, without a profiler. If it dies, the next point starts a new process."""
 
     def __init__(self, gpu: GpuId, store: Path | None = None, seed: int = 0) -> None:
         self._child = Child(_metering, store, seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
@@ -143,12 +136,12 @@ class WaitMeter:
         return reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
 
     def close(self) -> None:
-        """Give the GPU back; a later point takes it again."""
+        """Release the GPU; a later point takes it again."""
         self._child.close()
 
 
 def _metering(store: Path | None, seed: int) -> Handler:
-    """The child's handler: keeps the matrices of a problem from point to point."""
+    """Return the child's handler, which keeps the matrices of a problem from point to point."""
     import torch
 
     from hopper_gemm.tune.measure.device import describe_current
@@ -161,8 +154,8 @@ def _metering(store: Path | None, seed: int) -> Handler:
         if not kept or kept[0].problem != point.problem:
             kept.clear()
             torch.cuda.empty_cache()
-            made = make_workload(point.problem, l2_bytes, seed)
-            kept[:] = made, cycle(made.sets)
+            workload = make_workload(point.problem, l2_bytes, seed)
+            kept[:] = workload, cycle(workload.sets)
         workload, rotation = kept
         return measure_waits(point, workload, rotation, store)
 

@@ -1,4 +1,4 @@
-"""The binary that was recorded for a problem: today's kernel beside what it was."""
+"""Baseline of the recorded binary of a problem, with which today's kernel is compared."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
 class RecordedBaseline(Baseline):
-    """A binary that is kept beside a tuned table. Its recipe is the file that describes it, so that whoever asks for it
-    says from which table; there is none to search for."""
+    """A binary that is kept beside a tuned table. Its recipe is the path of its description; a search has no
+    candidates."""
 
     name = "recorded"
     seconds = 60.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Refuse: a recorded binary is asked for by its file."""
+        """Raise: a recorded binary is restored by its file."""
         raise BaselineError(f"no file names a recorded binary for {workload.problem}; run hopper-gemm check")
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
-        """The binary that a file describes.
+        """Return the binary that a file describes.
 
         Raises:
-            BaselineError: it is damaged, or the DSL installed cannot load it.
+            BaselineError: the binary is damaged, or the installed DSL cannot load it.
         """
         try:
             binary = read_binary(Path(recipe))

@@ -1,13 +1,15 @@
-"""Binaries kept beside results: what ran when a figure was recorded, to be timed again beside today's kernel.
+"""Recorded binaries: the machine code behind recorded figures, kept beside results to be timed beside today's kernel.
 
-A folder of them holds object files, each named after its SHA-256, and for each problem that one of them served a JSON
-file with problem, config, the object's SHA-256 and the compiler's report.
+A folder holds object files, each named after its SHA-256, and a JSON file for each problem with config, SHA-256 of the
+object and the compiler's report.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +22,10 @@ from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.ahead.prebuild import build
 
 FOLDER = "recorded"
-"""Folder of recorded binaries, below that of a GPU's results."""
-
+"""Folder of recorded binaries in a GPU's results folder."""
 
 EARLIER_ARGUMENTS = 10
 """Arguments of a launcher whose record does not count them."""
@@ -35,15 +37,15 @@ class RecordedBinaryError(ValueError):
 
 @dataclass(frozen=True)
 class RecordedBinary:
-    """A binary and what it served.
+    """A binary with its problem and config.
 
     Args:
-        problem: on which it ran.
-        config: resolved, launch-time fields included.
-        report: of the compiler.
-        object_file: its launcher with its device code.
+        problem: problem on which it ran.
+        config: resolved config, launch-time fields included.
+        report: the compiler's report.
+        object_file: file of its launcher and device code.
         digest: SHA-256 of that file.
-        arguments: that its launcher takes, the first of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
+        arguments: number of arguments of its launcher, the first of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
     """
 
     problem: GemmProblem
@@ -54,16 +56,16 @@ class RecordedBinary:
     arguments: int = len(ARGUMENTS)
 
     @property
-    def about(self) -> Path:
-        """The file that describes it."""
+    def description(self) -> Path:
+        """Path of the JSON file that describes the binary."""
         name = f"{self.problem}-{self.problem.dtype}-{self.problem.layouts}-{self.digest[:16]}.json"
         return self.object_file.parent / name
 
     def load(self) -> LoadedKernel:
-        """The kernel as it was, loaded for the current device.
+        """Load the kernel for the current device.
 
         Raises:
-            RecordedBinaryError: the file is not what was recorded, or the DSL installed cannot load it.
+            RecordedBinaryError: the file differs from the recorded digest, or the installed DSL cannot load it.
         """
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
@@ -78,17 +80,17 @@ class RecordedBinary:
 
 
 def first_arguments(launcher: Any, count: int) -> Any:
-    """A launcher that takes today's arguments, of one that takes the first ``count`` of them alone."""
-    return launcher if count == len(ARGUMENTS) else lambda *given: launcher(*given[:count])
+    """Adapt a launcher that takes only the first ``count`` of today's arguments."""
+    return launcher if count == len(ARGUMENTS) else lambda *arguments: launcher(*arguments[:count])
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
-    """Keep the binary that today serves a config on a problem.
+    """Record today's binary of a config on a problem.
 
     Args:
-        folder: of recorded binaries; made if need be.
-        config: legal on the problem.
-        problem: that TMA reaches.
+        folder: folder of recorded binaries; made if it is missing.
+        config: config that is legal on the problem.
+        problem: problem whose operands need no copy for TMA.
         store: folder of compiled kernels, or None for the default.
     """
     kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem)
@@ -96,16 +98,21 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
     content = kernels.object_file(kernel).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     folder.mkdir(parents=True, exist_ok=True)
-    made = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
-    made.object_file.write_bytes(content)
-    about: dict[str, Any] = {"problem": asdict(problem), "config": made.config.as_dict(), "report": asdict(report)}
-    about |= {"object": digest, "arguments": made.arguments}
-    made.about.write_text(json.dumps(about, indent=1) + "\n")
-    return made
+    binary = RecordedBinary(problem, resolve(config), report, folder / f"{digest[:16]}.o", digest)
+    binary.object_file.write_bytes(content)
+    description = {
+        "problem": asdict(problem),
+        "config": binary.config.as_dict(),
+        "report": asdict(report),
+        "object": digest,
+        "arguments": binary.arguments,
+    }
+    binary.description.write_text(json.dumps(description, indent=1) + "\n")
+    return binary
 
 
 def recorded_binaries(folder: Path) -> list[RecordedBinary]:
-    """The binaries of a folder, by name; none where there is no folder.
+    """Return the binaries of a folder, sorted by name; none if the folder is missing.
 
     Raises:
         RecordedBinaryError: a file is not of this form.
@@ -114,7 +121,7 @@ def recorded_binaries(folder: Path) -> list[RecordedBinary]:
 
 
 def read_binary(path: Path) -> RecordedBinary:
-    """The binary that a file describes.
+    """Return the binary that a file describes.
 
     Raises:
         RecordedBinaryError: the file is not of this form.
@@ -127,3 +134,43 @@ def read_binary(path: Path) -> RecordedBinary:
         return RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None
+
+
+def kernel_name(kernel: KernelId) -> str:
+    """Name of a kernel: every parameter that shapes its machine code."""
+    parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
+    return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
+
+
+EVERY = 10
+"""Compiled kernels between two lines of progress."""
+
+
+def compiled(
+    kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> dict[KernelId, CubinReport]:
+    """Reports of kernels, which are compiled on all cores where a store lacks them, a second each.
+
+    Args:
+        kernels: each once.
+        store: folder of compiled kernels, by default in the user's cache folder.
+        say: called with a line of progress every few kernels.
+
+    Raises:
+        ChildProcessError: one does not compile; the message says why.
+    """
+    folder = store or default_store()
+
+    def watch(done: int, total: int) -> None:
+        if done % EVERY == 0 or done == total:
+            say(f"machine code of today: {done} of {total} kernels compiled")
+
+    built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
+    found, known = dict[KernelId, CubinReport](), KernelStore(folder)
+    for kernel in kernels:
+        report = known.report(kernel)
+        if report is None:
+            reason = built.failed.get(str(kernel.config), "it is gone from the store")
+            raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
+        found[kernel] = report
+    return found

@@ -1,12 +1,12 @@
-"""The guard of the best configs, as a question: does today's kernel run them, right and as fast as the binary that was
-recorded?
+"""Question of the guard: does today's kernel run the best configs, right and as fast as their recorded binaries?
 
-A binary and today's kernel are timed in pairs on one board, where the board's own share cancels. What has not held is
-timed once more; where another process uses the GPU, times decide nothing. A config that ``matmul`` no longer serves has
-fallen, however fast it is. The speedup over cuBLAS that the tuned table records, measured elsewhere, is only a warning.
+A binary and today's kernel are timed in pairs on one board, where the board's share of the ratio cancels. A config that
+did not hold is timed once more; if another process uses the GPU, times decide nothing. A config that ``matmul`` no
+longer serves has fallen, however fast it is. The speedup over cuBLAS in the tuned table may be of another board: a
+difference is only a warning.
 
-Both sides are launched by today's loader, and a launch that became slower slows both. So today's machine code and
-launch arguments are also noted beside the binaries, and compared without a GPU.
+Today's loader launches both sides, so a slower launch slows both. Therefore today's machine code and launch arguments
+are also recorded beside the binaries, and compared without a GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
-from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
-from hopper_gemm.lab.guard.today import compiled
+from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, compiled, record_binary, recorded_binaries
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
@@ -50,12 +49,12 @@ CODES = "recorded_code.json"
 
 @dataclass(frozen=True)
 class Guarded:
-    """A best config, the binary that served it, and what the tuned table says of it.
+    """A best config with its recorded binary and its entry of the tuned table.
 
     Args:
-        binary: as recorded.
-        entry: of the tuned table; None where it has none, such as the seed table's best.
-        unserved: what ``matmul`` runs on the problem where no config guarded for it; else empty.
+        binary: the recorded binary.
+        entry: entry of the tuned table; None if it has none, as the best of the seed table.
+        unserved: the config that ``matmul`` runs on the problem, if it is not guarded; else empty.
     """
 
     binary: RecordedBinary
@@ -65,21 +64,21 @@ class Guarded:
     @property
     def point(self) -> Point:
         """Today's kernel beside the binary."""
-        about = ("burst", "isolated") if self.entry is None else (self.entry.regime, self.entry.context)
-        return Point(self.binary.problem, self.binary.config, *about, f"recorded:{self.binary.report.code}")
+        conditions = ("burst", "isolated") if self.entry is None else (self.entry.regime, self.entry.context)
+        return Point(self.binary.problem, self.binary.config, *conditions, f"recorded:{self.binary.report.code}")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A guarded config and what became of it.
+    """The result of checking a guarded config.
 
     Args:
-        point: today's kernel beside the binary.
-        board: on which both ran.
-        verdict: of the pair.
-        warning: where the speedup over cuBLAS differs from the record by more than another board explains; else empty.
-        figures: of the pair: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
-        busy: what else used the GPU where that leaves the verdict open; else empty.
+        point: today's kernel against the binary.
+        board: UUID of the board that ran both.
+        verdict: verdict on the pair.
+        warning: warning if the speedup over cuBLAS differs from the recorded one by more than another board explains.
+        figures: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
+        busy: other processes on the GPU, if they leave the verdict open; else empty.
     """
 
     point: Point
@@ -90,56 +89,66 @@ class Checked:
     busy: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the result, ready for JSON."""
         point = self.point
-        asked = {"problem": str(point.problem), "regime": point.regime, "context": point.context, "board": self.board}
-        told = {"status": self.verdict.status, "message": self.verdict.message, "warning": self.warning}
-        told |= {"busy": self.busy}
-        return {**asked, "config": str(point.config), **told, **self.figures}
+        return {
+            "problem": str(point.problem),
+            "regime": point.regime,
+            "context": point.context,
+            "board": self.board,
+            "config": str(point.config),
+            "status": self.verdict.status,
+            "message": self.verdict.message,
+            "warning": self.warning,
+            "busy": self.busy,
+            **self.figures,
+        }
 
 
 class Check(Question):
-    """Times every guarded config beside its binary and beside cuBLAS, on the same board; once more, with more pairs,
-    where the first time has not held.
+    """Times every guarded config against its binary and against cuBLAS, on the same board; once more, with more pairs,
+    if it did not hold.
 
     Args:
-        guarded: what is checked.
-        busy: what other processes keep a board busy, by its UUID; empty where none does.
+        guarded: configs to check.
+        busy: returns the processes that keep a board busy, by its UUID; empty if there are none.
     """
 
     def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
-        self._guarded, self._busy = {one.point: one for one in guarded}, busy
+        self._guarded, self._busy = {config.point: config for config in guarded}, busy
         self._left = deque(self._tasks())
         self._tasks_of = {point: task for task in self._left for point in task.points}
-        self._found: dict[Point, Row] = {}
+        self._rows: dict[Point, Row] = {}
         self.checked: list[Checked] = []
 
     def next(self, member: Member) -> Task | None:
-        """The next config."""
+        """Return the task of the next config."""
         return self._left.popleft() if self._left else None
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Decide, where all rows of a config are in."""
+        """Judge configs whose rows are complete."""
         for _, row in rows:
             task = self._tasks_of[row.point]
-            self._found[row.point] = row
-            if all(point in self._found for point in task.points):
+            self._rows[row.point] = row
+            if all(point in self._rows for point in task.points):
                 guarded = next(point for point in task.points if point in self._guarded)
-                self._decide(self._guarded[guarded], task)
+                self._judge(self._guarded[guarded], task)
 
     def _tasks(self) -> list[Task]:
-        """The binary beside itself for the noise floor, the config beside it, and beside cuBLAS."""
+        """Return a task for each config: binary against itself for the noise floor, config against binary, config
+        against cuBLAS."""
         tasks = []
         for point, guarded in self._guarded.items():
             points = [point.control, point]
             points += [replace(point, against="cublas")] if guarded.entry else []
-            files = {point.against: (str(guarded.binary.about.absolute()),)}
+            files = {point.against: (str(guarded.binary.description.absolute()),)}
             tasks.append(Task(tuple(points), PROTOCOLS[point.regime], "check", finalists=files))
         return tasks
 
-    def _decide(self, guarded: Guarded, task: Task) -> None:
-        point, found = guarded.point, self._found
-        control, now = found[point.control], found[point]
+    def _judge(self, guarded: Guarded, task: Task) -> None:
+        """Add the result of a config, or queue the second timing of a config that did not hold."""
+        point, rows = guarded.point, self._rows
+        control, now = rows[point.control], rows[point]
         figures: dict[str, Any] = {}
         if now.status == "no_baseline":  # such as a binary that another version of the DSL cannot load
             verdict = Verdict("unsure", f"not compared: {now.reason}")
@@ -156,64 +165,66 @@ class Check(Question):
             figures |= {"time_us": now.figures["time_us"], "pairs": pairs}
         timed = bool(figures) and verdict.status != "held"
         if (timed or verdict.status == "unsure") and not task.process:
-            self._again(task)
+            self._retry(task)
             return
-        beside, entry, warning = found.get(replace(point, against="cublas")), guarded.entry, None
-        if entry is not None and beside is not None and beside.ok:
+        cublas, entry, warning = rows.get(replace(point, against="cublas")), guarded.entry, None
+        if entry is not None and cublas is not None and cublas.ok:
             recorded = Ratio(entry.speedup, entry.speedup_low, entry.speedup_high, 0)
-            warning = record_verdict(recorded, ratio_of(beside.figures), float(beside.figures["baseline_us"]))
-        if told := self._busy(now.board) if timed else "":
-            verdict = Verdict("unsure", f"the GPU is busy ({told}); {verdict.message}")
+            warning = record_verdict(recorded, ratio_of(cublas.figures), float(cublas.figures["baseline_us"]))
+        if tenants := self._busy(now.board) if timed else "":
+            verdict = Verdict("unsure", f"the GPU is busy ({tenants}); {verdict.message}")
         if guarded.unserved:
-            verdict, told = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
-        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, told))
+            verdict, tenants = Verdict("fallen", f"{guarded.unserved}; {verdict.message}"), ""
+        self.checked.append(Checked(point, now.board, verdict, warning or "", figures, tenants))
 
-    def _again(self, task: Task) -> None:
-        """Time the pair once more, and its noise floor, with more pairs."""
+    def _retry(self, task: Task) -> None:
+        """Queue the second timing of a config and its noise floor, with more pairs."""
         protocol = PROTOCOLS[task.points[0].regime]
-        again = replace(task, points=task.points[:2], method=replace(protocol, pairs=MORE * protocol.pairs), process=1)
-        self._left.append(again)
-        for measured in again.points:
-            self._tasks_of[measured] = again
-            del self._found[measured]
+        retry = replace(task, points=task.points[:2], method=replace(protocol, pairs=MORE * protocol.pairs), process=1)
+        self._left.append(retry)
+        for point in retry.points:
+            self._tasks_of[point] = retry
+            del self._rows[point]
 
 
 def guarded_of(table: Path) -> list[Guarded]:
-    """The guarded kernels of a tuned table: the binaries in its folder, with their entries.
+    """Return the guarded configs of a tuned table: the binaries in its folder, with their entries.
 
     Raises:
         TunedTableError, RecordedBinaryError: a file is damaged.
     """
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
-    found = recorded_binaries(table.parent / FOLDER)
+    binaries = recorded_binaries(table.parent / FOLDER)
     configs: dict[GemmProblem, set[GemmConfig]] = {}
-    for one in found:
-        configs.setdefault(one.problem, set()).add(one.config)
+    for binary in binaries:
+        configs.setdefault(binary.problem, set()).add(binary.config)
     unserved = dict.fromkeys(configs, "")
     for problem, guarded in configs.items():
         pick = find([Table(tuple(tuned), table)], problem)
         if resolve(pick.config) not in guarded:
             unserved[problem] = f"matmul runs another config on it ({pick.how}: {pick.config})"
-    return [Guarded(one, entries.get((one.problem, one.config)), unserved[one.problem]) for one in found]
+    return [
+        Guarded(binary, entries.get((binary.problem, binary.config)), unserved[binary.problem]) for binary in binaries
+    ]
 
 
 def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
-    """Today's machine code and launch arguments of what is guarded beside a tuned table, with the versions of what
-    compiles it. It compiles; no GPU is needed.
+    """Return today's machine code and launch arguments of the guarded configs of a tuned table, with the versions of
+    the compiling packages. It compiles; no GPU is needed.
 
     Raises:
         RecordedBinaryError: a file is damaged.
         ChildProcessError: a kernel does not compile.
     """
     kernels, binaries = KernelStore(store or default_store()), recorded_binaries(table.parent / FOLDER)
-    compiled(list(dict.fromkeys(KernelId.of(one.config, one.problem) for one in binaries)), kernels.root)
-    found = {one.about.stem: code_of(one, kernels) for one in binaries}
-    return {"versions": versions(), "kernels": found}
+    compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
+    kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
+    return {"versions": versions(), "kernels": kernel_codes}
 
 
 def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
-    """Today's machine code of a guarded config, and its launch arguments on a GPU with all SMs."""
+    """Return today's machine code of a guarded config, and its launch arguments on a GPU with all SMs."""
     report = compile_into(kernels, KernelId.of(binary.config, binary.problem))
     clusters = clusters_at_once(binary.config.cluster_size) * binary.config.ctas_per_sm
     launch = LoadedKernel(binary.config, report, None, clusters).order
@@ -221,19 +232,19 @@ def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
 
 
 def record_codes(table: Path) -> int:
-    """Note today's machine code beside a tuned table, whose recorded binaries stay; how many kernels.
+    """Record today's machine code beside a tuned table, whose recorded binaries stay; return the number of kernels.
 
     Raises:
         RecordedBinaryError: a file is damaged.
     """
-    found = codes(table)
-    write_whole(table.with_name(CODES), json.dumps(found, indent=1) + "\n")
-    return len(found["kernels"])
+    today = codes(table)
+    write_whole(table.with_name(CODES), json.dumps(today, indent=1) + "\n")
+    return len(today["kernels"])
 
 
 def record(table: Path) -> list[RecordedBinary]:
-    """Keep today's binaries of the best configs beside their tuned table, instead of those that were kept before: of
-    every problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
+    """Record today's binaries of the best configs beside their tuned table, in place of the former binaries: of every
+    problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
     needed.
 
     Raises:
@@ -248,8 +259,8 @@ def record(table: Path) -> list[RecordedBinary]:
     best |= dict.fromkeys(seed.items())
     folder = table.parent / FOLDER
     kept = [record_binary(folder, config, problem) for problem, config in best]
-    names = {path for one in kept for path in (one.object_file, one.about)}
-    for path in set(folder.glob("*")) - names:
+    files = {path for binary in kept for path in (binary.object_file, binary.description)}
+    for path in set(folder.glob("*")) - files:
         path.unlink()
     record_codes(table)
     return kept

@@ -1,6 +1,6 @@
 """The ring as cutlass.pipeline offers it: PipelineTmaAsync and its PipelineState, behind the interface of our own.
 
-What differs: the slot's bytes are announced where it is acquired; who releases is found with a branch, and the address
+Differences: the slot's bytes are announced where it is acquired; who releases is found with a branch, and the address
 of a peer's barrier worked out at each release; a state counts its steps beside slot and phase, and advances by a
 branch; probing is a try_wait, which may sleep, where ours is a test_wait.
 """
@@ -25,11 +25,7 @@ from hopper_gemm.lab.ladder.ring import LadderRing
 
 
 class LibraryState:
-    """A place in the ring, kept by the library's PipelineState.
-
-    Args:
-        state: its slot, phase and count of steps.
-    """
+    """A place in the ring, kept by the library's PipelineState."""
 
     def __init__(self, state: PipelineState) -> None:
         self.state = state
@@ -54,7 +50,7 @@ class LibraryState:
         """The slot after this one."""
         return self.ahead(1)
 
-    def advance(self, count: Int32) -> LibraryState:
+    def advance(self, count: Int32 | int) -> LibraryState:
         """The slot ``count`` places on, however many rounds that takes."""
         state = self.state.clone()
         state.advance(count)
@@ -62,11 +58,7 @@ class LibraryState:
 
     def ahead(self, count: int) -> LibraryState:
         """The slot ``count`` places on."""
-        if not count:
-            return self
-        state = self.state.clone()
-        state.advance(count)
-        return LibraryState(state)
+        return self.advance(count) if count else self
 
     def behind(self, count: int) -> LibraryState:
         """The slot ``count`` places before this one; its phase and its count are not kept."""
@@ -84,17 +76,13 @@ class LibraryState:
 
 @dataclass(frozen=True)
 class LibraryRing(LadderRing):
-    """A ring with the library's barriers, which lie where ours would.
-
-    Args:
-        pipe: the library's pipeline, which has set the arrival counts.
-    """
+    """A ring with the library's barriers, which lie where ours would."""
 
     pipe: PipelineTmaAsync | None = None
 
     @staticmethod
     def keeping(ring: LadderRing) -> LibraryRing:
-        """The same ring, kept by the library. By all threads."""
+        """Return the same ring, kept by the library. By all threads."""
         rows, columns = ring.cluster
         pipe = PipelineTmaAsync.create(
             barrier_storage=ring.barriers,
@@ -116,7 +104,7 @@ class LibraryRing(LadderRing):
         self._pipe.producer_acquire(self._at(index, parity), passed)
 
     def expect(self, index: Int32, tag: Int32 | None = None) -> None:
-        """Nothing: :meth:`acquire` did it."""
+        """Do nothing: :meth:`acquire` announces the bytes."""
 
     @cute.jit
     def drain(self, state: LibraryState, slots: cutlass.Constexpr[int]) -> None:

@@ -1,4 +1,4 @@
-"""Counting inside the kernel: how often a role found its barrier ready, and how long it waited where it was not.
+"""Counting inside the kernel: how often a role found its barrier ready, and the time it waited where it was not.
 
 A metered kernel is another binary than the one that is timed: it reads the clock twice a stage. A traced kernel writes
 down when its first CTA did what. Both are observers of the kernel (:mod:`hopper_gemm.kernel.observer`).
@@ -42,8 +42,6 @@ class Meter(Observer):
     Args:
         values: stages, hits, waited and the clock at the start; then the clock at the last request for a stage.
         readings: (CTAs, roles, fields) of 32 bits.
-        number: of the role.
-        speaks: true in the one thread that writes.
     """
 
     roles, words = len(ROLES), len(Reading._fields)
@@ -61,32 +59,32 @@ class Meter(Observer):
         return Meter(values, self.readings, self.number, self.speaks)
 
     def enter(self, readings: cute.Tensor | None) -> Meter:
-        """Keep where to write."""
+        """Keep the tensor to write to."""
         return Meter((), readings)
 
-    def role(self, place: Place, number: Int32 | int) -> Meter:
+    def role(self, position: Place, number: Int32 | int) -> Meter:
         """Watch the producer's first lane, or the first consumer's first thread."""
         if isinstance(number, int):
-            return Meter((), self.readings, 0, Boolean(place.lane == 0))
-        return Meter((), self.readings, 1, Boolean((number == 1) & (place.in_group == 0)))
+            return Meter((), self.readings, 0, Boolean(position.lane == 0))
+        return Meter((), self.readings, 1, Boolean((number == 1) & (position.in_group == 0)))
 
     def begin(self) -> Meter:
-        """Nothing counted yet."""
+        """Return the meter with all sums at zero."""
         return self._with(Int32(0), Int32(0), Int32(0), cute.arch.clock())
 
     def stage(self, moment: str, number: Int32, passed: Boolean | bool = False) -> Meter:
-        """Count a stage, and how long it was waited for."""
+        """Count a stage and the time that it was waited for."""
         if moment == "asked":
             return self._with(*self.values, cute.arch.clock())
         if moment != "had":
             return self
-        stages, hits, waited, started, asked = self.values
+        stages, hits, waited, started, requested = self.values
         hit = passed.to(Int32) if isinstance(passed, Boolean) else Int32(passed)
-        return self._with(stages + 1, hits + hit, waited + (cute.arch.clock() - asked), started)
+        return self._with(stages + 1, hits + hit, waited + (cute.arch.clock() - requested), started)
 
     @cute.jit
     def leave(self) -> None:
-        """Write the sums down. By one thread."""
+        """Write the sums. By one thread."""
         if self.speaks:
             self._write()
 
@@ -118,13 +116,8 @@ class Stamp(NamedTuple):
     left: int
 
 
-class StageStamp(NamedTuple):
-    """Moments of one stage: asked for; had; loads issued, or wgmma committed; released."""
-
-    asked: int
-    had: int
-    issued: int
-    released: int
+STAGE_MOMENTS = ("asked", "had", "issued", "released")
+"""Moments of one stage: requested; ready; loads issued, or wgmma committed; released."""
 
 
 ROLES_TRACED = 5
@@ -133,19 +126,12 @@ ROLES_TRACED = 5
 TRACED_STAGES = 128
 """Stages of the first tile that are traced."""
 
-TRACE_WORDS = 8 + len(StageStamp._fields) * TRACED_STAGES
+TRACE_WORDS = 8 + len(STAGE_MOMENTS) * TRACED_STAGES
 """32-bit words of a role."""
 
 
 class Trace(Observer):
-    """Time stamps of the first CTA's first tile, straight to global memory.
-
-    Args:
-        readings: (CTAs, roles, words) of 32 bits.
-        entered: the clock at the kernel's entry.
-        number: of the role, row of the readings.
-        speaks: true in the one thread that writes.
-    """
+    """Time stamps of the first CTA's first tile, straight to global memory."""
 
     roles, words = ROLES_TRACED, TRACE_WORDS
 
@@ -162,10 +148,10 @@ class Trace(Observer):
         """Take the clock before anything else."""
         return Trace(readings, cute.arch.clock())
 
-    def role(self, place: Place, number: Int32 | int) -> Trace:
-        """The trace of a role: one of its threads writes, in the first CTA."""
-        first = (place.cluster == 0) & (place.rank_m == 0) & (place.rank_n == 0)
-        trace = Trace(self.readings, self.entered, number, Boolean(first & (place.in_group == 0)))
+    def role(self, position: Place, number: Int32 | int) -> Trace:
+        """Return the trace of a role: one of its threads writes, in the first CTA."""
+        first = (position.cluster == 0) & (position.rank_m == 0) & (position.rank_n == 0)
+        trace = Trace(self.readings, self.entered, number, Boolean(first & (position.in_group == 0)))
         trace._put(Stamp._fields.index("entry"), trace.speaks, self.entered)
         return trace.at("set_up")
 
@@ -175,8 +161,8 @@ class Trace(Observer):
         return self
 
     def stage(self, moment: str, number: Int32, passed: Boolean | bool = False) -> Trace:
-        """Note a moment of a stage, of :class:`StageStamp`."""
-        at = 8 + number * len(StageStamp._fields) + StageStamp._fields.index(moment)
+        """Note a moment of a stage, of :data:`STAGE_MOMENTS`."""
+        at = 8 + number * len(STAGE_MOMENTS) + STAGE_MOMENTS.index(moment)
         self._put(at, Boolean(self.speaks & (number < TRACED_STAGES)))
         return self
 

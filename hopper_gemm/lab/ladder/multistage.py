@@ -14,14 +14,7 @@ from hopper_gemm.kernel.pipeline import RingState
 
 @dataclass(frozen=True)
 class LoadingMainloop(Mainloop):
-    """A main loop whose warpgroup issues the loads for itself, some stages ahead of its math.
-
-    Args:
-        loads: of both operands.
-        row, column: of C, with which the output tile begins.
-        ahead: stages ahead. The slot must have been released by then, so ``stages - 1 - stagger`` at most.
-        mine: true in the warp that issues the loads.
-    """
+    """A main loop whose warpgroup issues the loads for itself, some stages ahead of its math."""
 
     loads: Loads | None = None
     row: Int32 | int = 0
@@ -31,19 +24,19 @@ class LoadingMainloop(Mainloop):
 
     @cute.jit
     def load_first(self, state: RingState, k_tiles: Int32) -> None:
-        """Before the main loop: the first ``ahead`` stages."""
+        """Load the first ``ahead`` stages before the main loop."""
         for i in cutlass.range_constexpr(self.ahead):
             if self.mine & (k_tiles > i):
                 self._load(state.ahead(i), Int32(i))
 
     @cute.jit
     def load_ahead(self, state: RingState, k_tile: Int32, k_tiles: Int32) -> None:
-        """In the main loop, before stage ``k_tile`` is waited for."""
+        """Load ``ahead`` stages further, before the main loop waits for stage ``k_tile``."""
         if self.mine & (k_tile + self.ahead < k_tiles):
             self._load(state.ahead(self.ahead), k_tile + self.ahead)
 
     @cute.jit
     def _load(self, slot: RingState, k_tile: Int32) -> None:
-        """The slot's parity is a consumer's: what the producer waits for is the phase before."""
+        """Load a stage. The slot has a consumer's parity; the producer waits for the phase before it."""
         self.loads.ring.acquire(slot.index, slot.parity ^ 1)
         self.loads.issue(self.row, self.column, k_tile, slot.index)

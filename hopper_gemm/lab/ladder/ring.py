@@ -17,11 +17,11 @@ from cutlass import Boolean, Int32, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.kernel.pipeline import Ring
-from hopper_gemm.lab.ladder.config import LadderKernel
+from hopper_gemm.lab.ladder.ladder_config import LadderKernel
 from hopper_gemm.model import hopper
 
 WAIT_NS = 10_000_000
-"""A try_wait may sleep so long before it is asked again, as in the DSL's own wait."""
+"""Longest sleep of one try_wait, as in the DSL's own wait."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,18 @@ class LadderRing(Ring):
 
     @staticmethod
     def of(ring: Ring, config: LadderKernel, halves: tuple[int, int]) -> LadderRing:
-        """The ring of a config, from the one that the kernel would have; ``halves`` are bytes of A and of B."""
+        """Return the ring of a config from the kernel's own ring; ``halves`` are bytes of A and of B."""
+        releases = config.arrivals if config.arrivals in ("elected", "group") else "warp"
         by_all, by_consumers = config.every_thread("producer"), config.every_thread("consumer")
         speaking = hopper.WARPGROUP_WARPS if config.arrivals == "group" else 1
-        given = {one.name: getattr(ring, one.name) for one in fields(Ring)}
+        given = {field.name: getattr(ring, field.name) for field in fields(Ring)}
         given["loading"] *= hopper.WARP_THREADS if by_all else 1
         given["reading"] = given["reading"] // speaking * (hopper.WARP_THREADS if by_consumers else 1)
         return LadderRing(
             **given,
             halves=halves if config.full_barriers == 2 else None,
             every=by_all,
-            releases="consumer"
-            if by_consumers
-            else config.arrivals
-            if config.arrivals in ("elected", "group")
-            else "warp",
+            releases="consumer" if by_consumers else releases,
             relaxed=config.waits == "relaxed",
         )
 
@@ -84,7 +81,7 @@ class LadderRing(Ring):
 
     @cute.jit
     def acquire(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
-        """Wait until the slot is empty; ``passed`` is the answer of an earlier :meth:`peek_empty`."""
+        """Wait until the slot is empty; ``passed`` is the result of an earlier :meth:`peek_empty`."""
         if not passed:
             self._wait(self.empty + index, parity)
 
@@ -132,7 +129,7 @@ class LadderRing(Ring):
 
     @cute.jit
     def wait(self, index: Int32, parity: Int32, passed: Boolean | bool = False) -> None:
-        """Wait until the slot is full; ``passed`` is the answer of an earlier :meth:`peek_full`."""
+        """Wait until the slot is full; ``passed`` is the result of an earlier :meth:`peek_full`."""
         if not passed:
             for load in cutlass.range_constexpr(len(self._announced)):
                 self._wait(self.full(load) + index, parity)
@@ -153,7 +150,7 @@ class LadderRing(Ring):
 
     @cute.jit
     def _release_elected(self, index: Int32, due: Boolean | None) -> None:
-        """The same by one elected thread of the warp, behind a warp sync and a branch; in a CTA alone."""
+        """Release by one elected thread of the warp, behind a warp sync and a branch; in a CTA alone."""
         cute.arch.sync_warp()
         if Boolean(True) if cutlass.const_expr(due is None) else due:
             with cute.arch.elect_one():

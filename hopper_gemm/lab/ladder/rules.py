@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hopper_gemm.lab.ladder.config import LadderKernel
+from hopper_gemm.lab.ladder.ladder_config import LadderKernel
 from hopper_gemm.model.kernel import is_odd_chunk
 from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.rules.rule import Rule, one_of

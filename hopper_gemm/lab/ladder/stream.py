@@ -50,7 +50,7 @@ class StreamRaster(Raster):
 
     @classmethod
     def of(cls, tiles_m: Int32, tiles_n: Int32, *order: Any) -> Self:
-        """The order for a launch of as many clusters as can be resident."""
+        """Return the order for a launch of as many clusters as can be resident."""
         return replace(super().of(tiles_m, tiles_n, *order), clusters=order[3])
 
 
@@ -65,16 +65,12 @@ class StreamPlace(Bundle):
 
 @dataclass(frozen=True)
 class StreamWalk(Static):
-    """Stream-K: whole waves are walked as ever; there may be none. The tiles that remain are strung together, stage
-    after stage, and the string is cut into equal stretches, one for each cluster; a stretch may end one tile and begin
-    the next.
+    """Stream-K: whole waves, if any, are walked as by a static scheduler. The remaining tiles form a string of stages,
+    cut into one stretch for each cluster, of equal length; a stretch may end one tile and begin the next.
 
     Args:
-        raster: the order.
         k_tiles: stages of a tile.
-        cluster: this one.
         whole: tiles of whole waves, which lie before the string in the raster's order.
-        clusters: among which the string is cut.
         each, over: stages of a stretch; the first ``over`` stretches have one more.
     """
 
@@ -88,7 +84,7 @@ class StreamWalk(Static):
 
     @staticmethod
     def of(raster: Raster, k_tiles: Int32, cluster: Int32) -> StreamWalk:
-        """The walk of one cluster."""
+        """Return the walk of one cluster."""
         rest = raster.tiles % raster.clusters
         length = rest * k_tiles
         clusters = cutlass.min(raster.clusters, cutlass.max(length // LEAST_STAGES, 1))
@@ -96,43 +92,43 @@ class StreamWalk(Static):
         return StreamWalk(raster, k_tiles, cluster, whole, clusters, length // clusters, length % clusters)
 
     def begin(self, cluster: Int32) -> Int32:
-        """First stage of a cluster's stretch, where the one before ends; the end of all where it has no stretch."""
+        """Return the first stage of a cluster's stretch; the end of the string for a cluster without a stretch."""
         most = cutlass.min(cluster, self.clusters)
         return most * self.each + cutlass.min(most, self.over)
 
     def start(self, state: RingState) -> StreamPlace:
-        """The first place."""
+        """Return the first position."""
         return StreamPlace(Int32(self.cluster), self.begin(self.cluster), self.begin(self.cluster + 1))
 
-    def more(self, place: StreamPlace) -> Boolean:
-        """Return True if there is an item at a place."""
-        return (place.index < self.whole) | (place.at < place.end)
+    def more(self, position: StreamPlace) -> Boolean:
+        """Return True if there is an item at a position."""
+        return (position.index < self.whole) | (position.at < position.end)
 
-    def item(self, place: StreamPlace) -> Item:
-        """The item at a place: a whole tile, then the piece of a tile with which the rest of the stretch begins."""
-        before = place.index < self.whole
-        first = place.at % self.k_tiles
-        count = cutlass.min(self.k_tiles - first, place.end - place.at)
+    def item(self, position: StreamPlace) -> Item:
+        """Return the item at a position: a whole tile, then the next piece of the stretch."""
+        before = position.index < self.whole
+        first = position.at % self.k_tiles
+        count = cutlass.min(self.k_tiles - first, position.end - position.at)
         return Item(
-            cutlass.select_(before, place.index, self.whole + place.at // self.k_tiles),
+            cutlass.select_(before, position.index, self.whole + position.at // self.k_tiles),
             0,
             cutlass.select_(before, Int32(0), first),
             cutlass.select_(before, self.k_tiles, count),
         )
 
-    def next(self, place: StreamPlace, state: RingState) -> StreamPlace:
-        """The place after it."""
-        at = cutlass.select_(place.index < self.whole, place.at, place.at + self.item(place).k_count)
-        return StreamPlace(place.index + self.raster.clusters, at, place.end)
+    def next(self, position: StreamPlace, state: RingState) -> StreamPlace:
+        """Return the next position."""
+        at = cutlass.select_(position.index < self.whole, position.at, position.at + self.item(position).k_count)
+        return StreamPlace(position.index + self.raster.clusters, at, position.end)
 
     def pieces(self, tile: Int32) -> tuple[Int32, Int32]:
-        """The cluster that begins a tile of the string, and how many clusters have a piece of it."""
+        """Return the cluster that begins a tile of the string, and the number of clusters with a piece of it."""
         first = (tile - self.whole) * self.k_tiles
         head, tail = self._owner(first), self._owner(first + self.k_tiles - 1)
         return head, tail - head + 1
 
     def _owner(self, stage: Int32) -> Int32:
-        """The cluster to whose stretch a stage of the string belongs."""
+        """Return the cluster whose stretch holds a stage of the string."""
         longer = self.over * (self.each + 1)
         in_longer = stage < longer
         each = cutlass.select_(in_longer, self.each + 1, self.each)
@@ -147,7 +143,7 @@ class PieceLedger(Ledger):
 
     @cute.jit
     def file_piece(self) -> Boolean:
-        """Say that the sums of a piece are there; whether the owner has left and this was the last, which adds up."""
+        """File the sums of a piece; return True if the owner has left and this piece is the last, which adds up."""
         self.sync()
         last = Boolean(False)
         if self.first:
@@ -199,15 +195,12 @@ class StreamSum:
     others, of the piece with which it ends.
 
     Args:
-        item: the piece at hand.
         sums: global address of this thread's first vector of cluster 0.
         step: bytes from cluster to cluster in ``sums``, two pieces.
         piece: bytes of a piece.
         words: address of this consumer's ledger of the first tile of the string.
         word_step: bytes from tile to tile in ``words``.
-        walk: says who has which piece.
         first: true in the thread that speaks for the warpgroup.
-        barrier: id of the named barrier of this consumer's 128 threads.
     """
 
     item: Item
@@ -231,17 +224,7 @@ class StreamSum:
         thread: Int32,
         barrier: Int32,
     ) -> StreamSum:
-        """The part of a thread. ``workspace.sums`` is (clusters, shares, 2, accumulators / 4, 128 threads, 4).
-
-        Args:
-            workspace: of the launch.
-            walk: of this cluster.
-            item: the piece at hand.
-            size: accumulators of a thread.
-            share: number of its consumer among the ``shares`` of a cluster.
-            thread: within its warpgroup.
-            barrier: id of the named barrier of this consumer's 128 threads.
-        """
+        """Return a thread's part. ``workspace.sums`` is (clusters, shares, 2, accumulators / 4, 128 threads, 4)."""
         piece = size // VECTOR * ROW_BYTES
         own = workspace.sum(0) + Int64(share) * (2 * piece) + Int64(thread) * VECTOR_BYTES
         words = workspace.word(share + LEDGERS)
@@ -249,16 +232,16 @@ class StreamSum:
 
     @cute.jit
     def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
-        """Store the tile, if this cluster is to."""
+        """Store the tile if :meth:`settle` leaves it to this cluster."""
         if self.settle(accumulators):
             epilogue.store_tile(accumulators, region)
 
     @cute.jit
     def settle(self, accumulators: cute.Tensor) -> Boolean:
-        """Bring the pieces of a tile together; whether this cluster stores it, its accumulators holding the whole.
+        """Add up the pieces of a tile; return True if this cluster stores it and its accumulators hold the sum.
 
-        The owner counts as arrived once its own sums matter to nobody else: it waits a while for the others, and where
-        they do not come it files its sums as well, for the last of them to add up.
+        The owner waits a bounded time for the other pieces. If they do not arrive it files its own sums too, and the
+        last of the other clusters adds up.
         """
         stores, item = Boolean(True), self.item
         if item.k_count < self.walk.k_tiles:
@@ -293,7 +276,7 @@ class StreamScheduler(TileScheduler):
     """A tile scheduler whose static walk is stream-K's."""
 
     def static(self, number: Int32 | None = None) -> Walk | StreamWalk:
-        """The walk that every role works out by itself."""
+        """Return the walk that every role computes by itself."""
         return StreamWalk.of(self.raster, self.k_tiles, self.place.cluster)
 
 
@@ -302,9 +285,9 @@ class StreamParts(Parts):
     """One consumer's part in adding up pieces."""
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction | StreamSum:
-        """The reduction of a tile from its pieces."""
-        config, scheduler, place = self.config, self.scheduler, self.scheduler.place
-        share = place.rank * config.consumers + self.consumer
+        """Return the reduction of a tile from its pieces."""
+        config, scheduler, position = self.config, self.scheduler, self.scheduler.place
+        share = position.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers
-        walk, thread = scheduler.static(), place.in_group
+        walk, thread = scheduler.static(), position.in_group
         return StreamSum.of(scheduler.workspace, walk, item, size, share, shares, thread, self.consumer + 1)

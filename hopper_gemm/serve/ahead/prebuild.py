@@ -18,7 +18,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
@@ -31,7 +31,8 @@ class Prebuilt:
     Args:
         kernels: that serve the problems, or of the menu; one kernel may serve several problems.
         compiled: how many of them were not in the store before.
-        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too.
+        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too. If none
+            could, :func:`prebuild` raises.
         extension: True if the extension of torch is there; without it, calls take longer on the host.
     """
 
@@ -57,7 +58,7 @@ def prebuild(
     some twenty seconds where it is missing, and a C++ compiler; processes that start afterwards use it.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
-    compile; a script calls it below ``if __name__ == "__main__":``, as Python asks of whoever starts processes.
+    compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
 
     Args:
         problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
@@ -75,30 +76,49 @@ def prebuild(
 
     Raises:
         ValueError: sizes that are no problem, another context, or no element type or layouts.
+        RuntimeError: none of the kernels could be compiled; the message has the first reason.
+        OSError: the store cannot be written; the message gives the fix.
 
     Example:
         >>> hopper_gemm.prebuild([(tokens, 4096, 4096) for tokens in (1, 16, 256)])     # doctest: +SKIP
         Prebuilt(kernels=3, compiled=3, failed={}, extension=True)
         >>> hopper_gemm.prebuild(menu=[("bf16", "kk"), ("bf16", "kn")])                 # doctest: +SKIP
     """
-    if context not in CONTEXTS:
-        raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {context!r}")
+    if not isinstance(context, str) or context not in CONTEXTS:
+        raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {shown(context)}")
+    for name, value, classes in (
+        ("gpu", gpu, str | None),
+        ("chip", chip, Chip),
+        ("store", store, os.PathLike | None),
+        ("workers", workers, int | None),
+        ("watch", watch, Callable),
+    ):
+        if not isinstance(value, classes) or isinstance(value, bool):  # type: ignore[arg-type]
+            kind = getattr(classes, "__name__", classes)
+            raise TypeError(f"{name} must be a {kind} but is {shown(value)}; leave it out for the default")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be 1 or more but got {workers}")
+    menu = listed("menu", menu, "(element type, layouts)")
+    for types in menu:
+        if not isinstance(types, tuple | list) or len(types) != 2:
+            raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
+        GemmProblem(8, 8, 8, *types)
     among = tables(None if gpu is None else slug(gpu))
-    asked = dict.fromkeys(_with_finish(one) for one in problems)
+    pairs = dict.fromkeys(_with_finish(given) for given in listed("problems", problems, "problems"))
     wanted: list[AnyId] = [
-        KernelId.of(find(among, one, context=context, chip=chip, finish=finish).config, one, finish=finish)
-        for one, finish in asked
+        KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
+        for problem, finish in pairs
     ]
-    wanted += [PaddingId() for one, _ in asked if one.padded]
-    wanted += [KernelId.of(one, GemmProblem(8, 8, 8, *types)) for types in menu for one in suited(*types)]
+    wanted += [PaddingId() for problem, _ in pairs if problem.padded]
+    wanted += [KernelId.of(kernel, GemmProblem(8, 8, 8, *types)) for types in menu for kernel in suited(*types)]
     return build(list(dict.fromkeys(wanted)), store, workers, watch)
 
 
-def _with_finish(one: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
-    """A problem and its finish, of what :func:`prebuild` takes."""
-    if isinstance(one, tuple) and len(one) == 2:
-        return one
-    return one if isinstance(one, GemmProblem) else GemmProblem(*one), None
+def _with_finish(given: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
+    """Return the problem and its finish from an element of ``problems``."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
+        return GemmProblem.of(given[0]), given[1]
+    return GemmProblem.of(given), None
 
 
 def build(
@@ -108,13 +128,17 @@ def build(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
-    uses; arguments as for :func:`prebuild`."""
+    uses; arguments and errors as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
-    known = KernelStore(folder)
-    brought = store is None
-    missing = [one for one in kernels if known.report(one) is None and not (brought and shipped(one) is not None)]
+    compiled = KernelStore(folder)
+    missing = [
+        kernel
+        for kernel in kernels
+        if compiled.report(kernel) is None and (store is not None or shipped(kernel) is None)
+    ]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
+    compiled.prepare()
     failed: dict[str, str] = {}
     pool = CompilePool(folder, min(len(missing), workers or max(1, len(os.sched_getaffinity(0)) - 1)))
     try:
@@ -128,4 +152,8 @@ def build(
             watch(done, len(missing))
     finally:
         pool.close()
+    if len(failed) == len(kernels):
+        raise RuntimeError(
+            f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}"
+        )
     return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)

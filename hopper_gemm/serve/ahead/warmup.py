@@ -18,7 +18,7 @@ from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
-from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.model.problem import GemmProblem, listed, shown, types_of
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
@@ -50,8 +50,10 @@ class Warmed:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} problems loaded, {len(self.timed)} timed, in {self.seconds:.1f} s"]
-        lines += [f"  {_about(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed]
-        return "\n".join([*lines, *(f"  {_about(one)} failed: {why}" for one, why in self.failed.items())])
+        lines += [
+            f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed
+        ]
+        return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 
 def _say(line: str) -> None:
@@ -70,8 +72,8 @@ def warmup(
 
     Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
     ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
-    all cores (a script calls this below ``if __name__ == "__main__":``, as Python asks of whoever starts processes), as
-    is the extension of torch, for processes that start afterwards.
+    all cores, by processes that do not run the caller's script again, as is the extension of torch, for processes that
+    start afterwards.
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
     rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows
@@ -86,16 +88,22 @@ def warmup(
         say: called with a line of progress for every problem; by default they go to stderr.
 
     Raises:
-        RuntimeError: no Hopper GPU is current, a CUDA graph is being captured, or the call is within
-            :func:`hopper_gemm.chained`.
+        RuntimeError: no Hopper GPU is current, a CUDA graph is being captured, the call is within
+            :func:`hopper_gemm.chained`, or none of the kernels could be compiled.
         ValueError: no problem, sizes that are no problem, or a model without ``tokens``.
 
     Example:
         >>> hopper_gemm.warmup([(tokens, 4096, 4096) for tokens in (1, 16, 257)])       # doctest: +SKIP
         >>> hopper_gemm.warmup(model, tokens=(1, 128))                                  # doctest: +SKIP
     """
-    began, device = time.perf_counter(), _ready(candidates)
-    problems = list(dict.fromkeys(_problems(what, tuple(tokens))))
+    began = time.perf_counter()
+    rows = listed("tokens", tokens, "numbers of rows")
+    if not callable(say):
+        raise TypeError(f"say must be called with a line but is {shown(say)}; give a function, or leave it out")
+    if type(candidates) is not int or candidates < 1:
+        raise ValueError(f"candidates must be 1 or more but got {shown(candidates)}")
+    problems = list(dict.fromkeys(_problems(what, rows)))
+    device = _ready()
     if not problems:
         raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")
     chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
@@ -118,17 +126,15 @@ def warmup(
                 loaded.append(problem)
             else:
                 timed.append(_fastest(problem, able, device, chip))
-                told = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
-                say(f"{number} of {len(runs)}: {_about(problem)}: {told}")
+                line = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
+                say(f"{number} of {len(runs)}: {_described(problem)}: {line}")
     finally:
         _keep(timed, device)
     return Warmed(loaded, timed, failed, time.perf_counter() - began)
 
 
-def _ready(candidates: int) -> int:
+def _ready() -> int:
     """The current device, if it can be warmed up."""
-    if candidates < 1:
-        raise ValueError(f"candidates must be 1 or more but got {candidates}")
     if not torch.cuda.is_available():
         raise RuntimeError("warmup times launches on a Hopper GPU but torch sees none; hopper_gemm.prebuild needs none")
     if torch.cuda.is_current_stream_capturing():
@@ -143,7 +149,7 @@ def _ready(candidates: int) -> int:
 def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[GemmProblem]:
     rule = MODE.batch_invariant
     if not isinstance(what, torch.nn.Module):
-        return [one if isinstance(one, GemmProblem) else GemmProblem(*one, batch_invariant=rule) for one in what]
+        return [GemmProblem.of(given, rule) for given in listed("what", what, "problems, or a torch.nn.Module,")]
     if not tokens:
         raise ValueError("tokens must be given with a model, such as (1, 128): the rows of its activations")
     weights = [layer.weight for layer in what.modules() if isinstance(layer, torch.nn.Linear)]
@@ -157,7 +163,7 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
 
 def _contenders(problem: GemmProblem, first: Kernel, count: int, chip: Chip) -> list[Kernel]:
     """The pick, then other binaries that the model expects to be fast."""
-    others = [one for one in choices(problem, count, (first,), chip) if one.compiled() != first.compiled()]
+    others = [kernel for kernel in choices(problem, count, (first,), chip) if kernel.compiled() != first.compiled()]
     return [first, *others][:count]
 
 
@@ -231,9 +237,9 @@ def _entry(
     ours: Sequence[float],
     device: int,
 ) -> TunedEntry:
-    speedups = sorted(one / other for one, other in zip(theirs, ours, strict=True))
+    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
     middle = median(theirs)
-    about, report = torch.cuda.get_device_properties(device), kernel.report
+    gpu, report = torch.cuda.get_device_properties(device), kernel.report
     half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
     low, high = (speedups[len(speedups) // 2 - half], speedups[(len(speedups) - 1) // 2 + half])
     return TunedEntry(
@@ -243,15 +249,15 @@ def _entry(
         speedup=median(speedups),
         speedup_low=low,
         speedup_high=high,
-        noise=median(abs(one - middle) for one in theirs) / middle,
+        noise=median(abs(seconds - middle) for seconds in theirs) / middle,
         registers=report.registers,
         wgmma=report.wgmma,
         instructions=report.instructions,
         code=report.code,
         study=WARMUP,
-        gpu=about.name,
+        gpu=gpu.name,
         context="isolated",
-        board=f"GPU-{about.uuid}",
+        board=f"GPU-{gpu.uuid}",
     )
 
 
@@ -263,5 +269,5 @@ def _keep(entries: Sequence[TunedEntry], device: int) -> None:
         write_tuned(path, entries)
 
 
-def _about(problem: GemmProblem) -> str:
+def _described(problem: GemmProblem) -> str:
     return f"{problem} {problem.dtype} {problem.layouts}{' batch-invariant' * problem.batch_invariant}"

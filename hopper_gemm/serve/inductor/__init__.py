@@ -45,7 +45,7 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Do neither any longer; what is compiled stays."""
+    """Withdraw our products and stop folding; compiled graphs stay."""
     from hopper_gemm.serve.inductor import folding
 
     folding.stop()

@@ -47,8 +47,8 @@ class Folding(CustomGraphPass):
     def __init__(self) -> None:
         self.patterns = PatternMatcherPass()
         for name, dtype in product(ACTIVATIONS, (*DTYPES, torch.float32)):
-            found = _pattern(name, dtype)
-            register_graph_pattern(found, extra_check=_check_of(dtype), pass_dict=self.patterns)(_fold_of(name))
+            pattern = _pattern(name, dtype)
+            register_graph_pattern(pattern, extra_check=_check_of(dtype), pass_dict=self.patterns)(_fold_of(name))
 
     def __call__(self, graph: Graph) -> None:
         self.patterns.apply(graph)
@@ -62,7 +62,7 @@ _own: list[Folding] = []
 
 
 def start() -> None:
-    """Fold, from the next compilation on. Where another's passes hold every place, warn and do not."""
+    """Fold from the next compilation on; only warn if other passes hold every slot."""
     if not _own:
         _own.append(Folding())
     held = [getattr(config, slot) for slot in SLOTS]
@@ -79,7 +79,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Fold no longer; what is compiled stays."""
+    """Stop folding; compiled graphs stay."""
     for slot in SLOTS:
         if _own and getattr(config, slot) is _own[0]:
             setattr(config, slot, None)
@@ -94,16 +94,16 @@ def _pattern(activation: str, dtype: torch.dtype) -> PatternExpr:
 def _product(z: Node, readers: Collection[Node]) -> Node | None:
     """Our operator whose result an activation reads, as it is or viewed in another shape; None if it is another's, or
     if anything beside the activation reads it."""
-    found = z.args[0] if z.target in VIEWS else z
-    if not isinstance(found, Node) or found.target not in (mm, linear_op):
+    node = z.args[0] if z.target in VIEWS else z
+    if not isinstance(node, Node) or node.target not in (mm, linear_op):
         return None
-    alone = set(z.users) <= set(readers) and (found is z or set(found.users) == {z})
-    return found if alone else None
+    alone = set(z.users) <= set(readers) and (node is z or set(node.users) == {z})
+    return node if alone else None
 
 
-def _call(found: Node) -> Call:
+def _call(node: Node) -> Call:
     """The call of a product or a layer, whose tensors are nodes."""
-    return call_of("mm" if found.target is mm else "linear", *found.args, **found.kwargs)
+    return call_of("mm" if node.target is mm else "linear", *node.args, **node.kwargs)
 
 
 def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
@@ -111,10 +111,10 @@ def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
     in the same launch."""
 
     def check(match: Match) -> bool:
-        found = _product(match.kwargs["z"], match.nodes)
-        if found is None or found.meta["val"].dtype != dtype:
+        node = _product(match.kwargs["z"], match.nodes)
+        if node is None or node.meta["val"].dtype != dtype:
             return False
-        call, step = _call(found), hopper.TMA_ALIGN_BYTES // 2
+        call, step = _call(node), hopper.TMA_ALIGN_BYTES // 2
         x, w = call.a.meta["val"], call.b.meta["val"]  # type: ignore[attr-defined]
         whole = all(isinstance(size, int) and size % step == 0 for size in w.shape)
         return whole and not call.activation and call.residual is None and able(x, w)
@@ -126,19 +126,19 @@ def _fold_of(activation: str) -> Callable[..., None]:
     """What replaces a match: our operator with the activation, where the product stood."""
 
     def fold(match: Match, z: Node) -> None:
-        found = _product(z, match.nodes)
-        assert found is not None
-        call, graph = _call(found), match.graph
-        with graph.inserting_before(found):
-            w = _transposed(graph, call.b) if found.target is mm else call.b  # type: ignore[arg-type]
+        node = _product(z, match.nodes)
+        assert node is not None
+        call, graph = _call(node), match.graph
+        with graph.inserting_before(node):
+            w = _transposed(graph, call.b) if node.target is mm else call.b  # type: ignore[arg-type]
             given = arguments_of("linear", call._replace(b=w, activation=activation))  # type: ignore[arg-type]
             layer = graph.call_function(linear_op, given)
-        layer.meta["val"] = found.meta["val"]
-        layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda one: one.meta["val"]), {}
-        match.output_node().replace_all_uses_with(layer if found is z else z)
+        layer.meta["val"] = node.meta["val"]
+        layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda node: node.meta["val"]), {}
+        match.output_node().replace_all_uses_with(layer if node is z else z)
         match.erase_nodes()
-        found.replace_all_uses_with(layer)
-        graph.erase_node(found)
+        node.replace_all_uses_with(layer)
+        graph.erase_node(node)
 
     return fold
 

@@ -22,7 +22,6 @@ ADDMM = torch.ops.aten.addmm.default
 _own: dict[Any, Callable[..., Any]] = {}
 """Lowerings that are registered, by operator."""
 
-
 _handicapped: list[bool] = []
 """Not empty once Inductor calls :func:`_handicap`; it concerns our choice alone, and stays."""
 
@@ -69,13 +68,15 @@ def offer() -> None:
 
 
 def withdraw() -> None:
-    """Offer them no longer; what is compiled stays."""
+    """Withdraw our products; compiled graphs stay."""
     from torch._inductor import config
 
-    config.external_matmul = [one for one in config.external_matmul if one is not hopper_gemm_mm]
-    for operator, lowering in _own.items():
-        from torch._inductor.lowering import user_lowerings
+    config.external_matmul = [product for product in config.external_matmul if product is not hopper_gemm_mm]
+    if not _own:
+        return
+    from torch._inductor.lowering import user_lowerings
 
+    for operator, lowering in _own.items():
         if user_lowerings.get(operator) is lowering:
             del user_lowerings[operator]
     _own.clear()

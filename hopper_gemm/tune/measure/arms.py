@@ -1,4 +1,4 @@
-"""The sides of a comparison: launches in their context, captured as CUDA graphs over rotating buffers.
+"""Arms of a comparison: launches in their context, captured as CUDA graphs over rotating buffers.
 
 A launch is *chained* to its own predecessor, or *isolated* by a spacer: another kernel that writes operands of the
 launch after it, as the norm or the activation of a model does.
@@ -20,16 +20,16 @@ Launch = Callable[[MatrixSet], None]
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
-:class:`hopper_gemm.compiler.loader.LoadedKernel`, or what stands for one."""
+:class:`hopper_gemm.compiler.loader.LoadedKernel`, or its stand-in in tests."""
 
 
 def kernel_launch(kernel: Kernel) -> Launch:
-    """One launch of our kernel on a set of matrices."""
+    """Return a launch of our kernel on a set of matrices."""
     return lambda operands: kernel(operands.a, operands.b, operands.ours)
 
 
 def cublas_launch(operands: MatrixSet) -> None:
-    """One launch of the baseline: torch.mm, which is cuBLAS, on the same matrices and to the same type."""
+    """Launch torch.mm, which is cuBLAS, on the same matrices and to the same output type."""
     a, b, out = operands.a, operands.b.t(), operands.theirs
     if out.dtype == a.dtype:
         torch.mm(a, b, out=out)
@@ -38,7 +38,7 @@ def cublas_launch(operands: MatrixSet) -> None:
 
 
 def touch(sms: int) -> Launch:
-    """A spacer of 3 to 5 us on all SMs that rewrites the first elements of A, as they are."""
+    """Return a spacer of 3 to 5 us on all SMs that reads the first elements of A and writes them back unchanged."""
     kernel, most = load_spacer(), spacer_elements(sms)
     pieces: dict[int, torch.Tensor] = {}
 
@@ -52,8 +52,8 @@ def touch(sms: int) -> Launch:
 
 
 def rmsnorm(sms: int) -> Launch:
-    """A spacer that reads all of A twice and writes it once, as an RMSNorm by plain torch does; what it multiplies by
-    is computed from the rows and then clamped to 1, so that A stays as it is."""
+    """Return a spacer that reads all of A twice and writes it once, as an RMSNorm by plain torch does. The scales are
+    computed from the rows and then clamped to 1, so that A stays unchanged."""
     scales: dict[int, torch.Tensor] = {}
 
     def launch(operands: MatrixSet) -> None:
@@ -68,39 +68,33 @@ def rmsnorm(sms: int) -> Launch:
 
 
 SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
-"""Makers of a spacer, for a GPU's number of SMs. Results are taken with ``touch``; the other one must agree with it
-in which side is faster."""
+"""Makers of a spacer, for a GPU's number of SMs. Results are taken with ``touch``; ``rmsnorm`` must agree with it on
+which side is faster."""
 
 
 @dataclass
 class Graph:
-    """A captured graph.
-
-    Args:
-        start: replays it.
-        launches: of the side in it.
-        started: whether it ever was.
-    """
+    """A captured graph of a number of launches; ``started`` once it was replayed."""
 
     start: Callable[[], None]
     launches: int
     started: bool = False
 
     def replay(self) -> None:
-        """Start it."""
+        """Start the graph."""
         self.started = True
         self.start()
 
 
 class Arm:
     """One side of a comparison. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the
-    figures; they are captured when they are first asked for, and kept.
+    figures; a graph is captured at its first use, and kept.
 
     Args:
-        launch: what runs.
+        launch: launch to time.
         sets: matrices; launches rotate over them.
-        seconds: of one launch, roughly, the spacer included; what is timed later improves it.
-        spacer: launched before each launch; None where launches are chained.
+        seconds: rough seconds of one launch with its spacer; each timing updates it.
+        spacer: launched before each launch; None if launches are chained.
     """
 
     def __init__(self, launch: Launch, sets: Sequence[MatrixSet], seconds: float, spacer: Launch | None = None) -> None:
@@ -109,21 +103,21 @@ class Arm:
         self._graphs: dict[float, Graph] = {}
 
     def launches(self, span: float) -> int:
-        """Launches in a graph of about this many seconds; at least two."""
+        """Return the number of launches in a graph of about this many seconds; at least two."""
         return max(2, ceil(span / self.seconds - 1e-6))
 
     def graph(self, span: float) -> Graph:
-        """A graph of about this many seconds."""
+        """Return a graph of about this many seconds."""
         if span not in self._graphs:
-            self._graphs[span] = self._captured(self.launches(span))
+            self._graphs[span] = self._capture(self.launches(span))
         return self._graphs[span]
 
     def stretched(self, *spans: float) -> float:
-        """The factor by which graphs take longer than asked together, where launches are long; else 1."""
+        """Return the factor by which graphs of these spans take longer than the spans, if launches are long; else 1."""
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
-    def _captured(self, launches: int) -> Graph:
-        """A captured graph of this many launches. Unlike torch.cuda.graph it keeps memory that the next check needs."""
+    def _capture(self, launches: int) -> Graph:
+        """Capture a graph of this many launches. Unlike torch.cuda.graph, it keeps memory that the next check needs."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(_capture_stream()):
@@ -140,7 +134,7 @@ class Arm:
 
 
 def seconds_per_launch(launch: Launch, sets: Sequence[MatrixSet]) -> float:
-    """Roughly, launched one by one: of a short kernel this is the host's time."""
+    """Return rough seconds of a launch, launched one by one; for a short kernel this is the host's time."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     launch(sets[0])
     start.record()
@@ -153,5 +147,5 @@ def seconds_per_launch(launch: Launch, sets: Sequence[MatrixSet]) -> float:
 
 @cache
 def _capture_stream() -> torch.cuda.Stream:
-    """One for all, since a kernel keeps a workspace for each stream."""
+    """Return the stream of all captures: a kernel keeps a workspace for each stream."""
     return torch.cuda.Stream()

@@ -1,4 +1,4 @@
-"""One point, measured: checked, timed beside a baseline in its regime and context, checked again."""
+"""Measurement of a point: check the product, time it in pairs with a baseline, check it again."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ from hopper_gemm.tune.measure.workload import Workload, make_workload
 from hopper_gemm.tune.statistics import speedup
 
 TRIES = 3
-"""Number of times that a voided timing is taken again before it is called unstable."""
+"""Number of times that a voided timing is taken before the point is called unstable."""
 
 ENERGY_US = 150.0
-"""Time of a launch from which on its energy is reported in the isolated context, where the spacer's is in it: there
-the spacer's share is below 3 %."""
+"""Time of a launch from which on its energy is reported in the isolated context. The spacer's energy is in it, a share
+below 3 % there."""
 
 KEPT = 4
-"""Loaded kernels that are kept at hand; with its workspace one may hold much memory."""
+"""Loaded kernels that are kept; a kernel's workspace may hold much memory."""
 
 
 class Round(NamedTuple):
-    """One timing of each side, and of the spacer alone where there is one."""
+    """A timing of each side, and of the spacer alone in the isolated context."""
 
     ours: Timing
     baseline: Timing
     spacer: Timing | None
 
     def samples(self, process: int) -> list[Sample]:
-        """Its pairs of times."""
+        """Return the pairs of times of the round."""
         spacer = None if self.spacer is None else self.spacer.us[0]
         return [Sample(process, *pair, spacer) for pair in zip(self.ours.us, self.baseline.us, strict=True)]
 
 
 class Laps:
-    """Seconds of the steps of one measurement, by name."""
+    """Seconds of the steps of a measurement, by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = perf_counter()
 
     def end(self, step: str) -> None:
-        """A step ends here; it began where the one before ended."""
+        """End a step, which began at the end of the previous step."""
         now = perf_counter()
         self.seconds[step] = self.seconds.get(step, 0.0) + now - self._last
         self._last = now
@@ -71,14 +71,9 @@ class Laps:
 
 @dataclass
 class Scene:
-    """The state of a problem that is kept from point to point.
-
-    Args:
-        workload: the matrices on which launches are timed.
-        checked: those on which products are checked; the same where the data is normal.
-        spacer: launched between two launches in isolation, and timed alone.
-        baselines: by name, context and regime, what was chosen to run and its captured side.
-    """
+    """The state of a problem that is kept from point to point. Launches are timed on ``workload``, products are checked
+    on ``checked``, which has normal data; ``alone`` is the arm of the spacer, and ``baselines`` are chosen by baseline,
+    context and regime."""
 
     workload: Workload
     checked: Workload
@@ -87,28 +82,30 @@ class Scene:
     baselines: dict[tuple[str, str, str], tuple[Chosen, Arm]] = field(default_factory=dict)
 
     def arm(self, launch: Launch, seconds: float, context: str) -> Arm:
-        """One side of a comparison in a context; ``seconds`` are those of the launch without a spacer."""
+        """Return an arm in a context; ``seconds`` are those of a launch without spacer."""
         if context == "chained":
             return Arm(launch, self.workload.sets, seconds)
         return Arm(launch, self.workload.sets, seconds + self.alone.seconds, self.spacer)
 
 
 class Bench:
-    """A GPU, its clock and the matrices of the problem at hand. One per process; it holds the CUDA context.
+    """Measures points on a GPU. A process has one bench, which holds the CUDA context and the current problem's
+    matrices.
 
-    A config is checked on standard-normal data whatever it is timed on: a product of zeros is right by accident.
+    A config is checked on standard-normal data, whatever data it is timed on: a wrong kernel may still multiply zeros
+    right.
 
-    In the isolated context a spacer runs before every launch, in the graphs of both sides. Its own time, taken from a
-    graph of spacers alone in the same round, is taken off both: the speedup is the median of the ratios of the
-    differences, so its interval carries the noise of all three. Figures of time have the spacer taken off; clock, power
-    and energy are those of the launches with their spacers, and energy is left out below :data:`ENERGY_US`.
+    In the isolated context a spacer runs before every launch, in the graphs of both sides. Its own time, from a graph
+    of spacers alone in the same round, is subtracted from both: the speedup is the median of the ratios of the
+    differences, so its interval carries the noise of all three. Times are without the spacer; clock, power and energy
+    are those of launches with spacers, and energy is left out below :data:`ENERGY_US`.
 
     Args:
         device: the GPU.
         store: folder of compiled kernels, or None for the default.
-        seed: of the matrices.
-        spacer: of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
-        load: gives the kernel of a config and a problem, from the folder; None for :func:`load_any`.
+        seed: seed of the matrices.
+        spacer: one of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
+        load: loads the kernel of a config and a problem from the folder; None for :func:`load_any`.
     """
 
     def __init__(
@@ -129,8 +126,8 @@ class Bench:
         self._following: Point | None = None
 
     def prepare(self, point: Point) -> None:
-        """Do ahead what the first measurement would wait for: the matrices of a problem, and what loads a kernel."""
-        self._at(point)
+        """Make the matrices of a problem and load its kernel, before the first measurement."""
+        self._scene_of(point)
         if not point.is_baseline:
             self._kernel(point.config, point.problem)
 
@@ -147,35 +144,35 @@ class Bench:
         """Measure a point.
 
         Args:
-            point: its config is legal; a baseline is timed against itself.
-            protocol: how to time; of the point's regime.
+            point: a legal config, or a baseline, which is timed against itself.
+            protocol: protocol of the point's regime.
             process: number of this process, noted with each pair.
-            race: when to drop the config, and beside whom.
-            following: the point that is likely to be measured next, compiled: its kernel is loaded while the GPU is at
-                work on this one.
-            finalists: recipes among which the baseline's way is chosen, as another process found them; searched where
-                there are none.
+            race: when to drop the config, and which leader it is compared with.
+            following: compiled point that is likely to be measured next: its kernel is loaded while the GPU works on
+                this point.
+            finalists: recipes of another process among which the baseline's candidate is chosen; if there are none,
+                all candidates are searched.
 
         Returns:
-            The outcome. Of a dropped config the figures are those of the look at which it was dropped, and ``pairs``
-            says how many were taken by then.
+            The outcome. Figures of a dropped config are those of the look at which it was dropped; ``pairs`` is the
+            number of pairs until then.
 
         Raises:
-            ValueError: the protocol is not of the point's regime, or there is no such baseline.
+            ValueError: the protocol is not of the point's regime, or the baseline is unknown.
         """
         if protocol_dict(protocol)["regime"] != point.regime:
             raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
         baseline_of(point)
         laps = Laps()
-        scene, self._following = self._at(point), following
+        scene, self._following = self._scene_of(point), following
         laps.end("matrices")
-        launch, seconds, found = None, 0.0, None
+        launch, seconds, checked = None, 0.0, None
         if not point.is_baseline:
             kernel = self._kernel(point.config, point.problem)
             laps.end("kernel")
-            found, seconds = checked_twice(kernel, scene.checked)
-            if not found.ok:
-                return Outcome("wrong_result", found.reason or "")
+            checked, seconds = checked_twice(kernel, scene.checked)
+            if not checked.ok:
+                return Outcome("wrong_result", checked.reason or "")
             launch = kernel_launch(kernel)
             laps.end("checks")
         try:
@@ -190,11 +187,11 @@ class Bench:
         poison(first.ours)
         self._timer.idle()
         ours = scene.arm(launch, seconds, point.context)
-        rounds, harm = self._raced((ours, baseline), scene, point, protocol, race)
+        rounds, harm = self._run_race((ours, baseline), scene, point, protocol, race)
         if harm is not None:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
         laps.end("pairs")
-        if found is not None:
+        if checked is not None:
             after = check(first.ours, scene.workload.reference, point.problem.k)
             self._timer.idle()
             if not after.ok:
@@ -203,18 +200,18 @@ class Bench:
         if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
             return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
         figures = self._figures(point, rounds, samples, chosen)
-        if found is not None:
-            figures["rel_err"] = found.rel_err
+        if checked is not None:
+            figures["rel_err"] = checked.rel_err
         laps.end("checks")
-        again = tuple(one.recipe for one in chosen.finalists if one.recipe)
-        return Outcome("ok", "", figures, samples, chosen.candidate.recipe, again, laps.seconds)
+        recipes = tuple(finalist.recipe for finalist in chosen.finalists if finalist.recipe)
+        return Outcome("ok", "", figures, samples, chosen.candidate.recipe, recipes, laps.seconds)
 
     # -----------------------------------------------------------------------------------------
 
-    def _at(self, point: Point) -> Scene:
-        """The matrices of a point, and what was captured on them."""
-        asked = point.problem, point.data
-        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != asked:
+    def _scene_of(self, point: Point) -> Scene:
+        """Return the scene of a point; a new one if problem or data differ from the last point's."""
+        key = point.problem, point.data
+        if self._scene is None or (self._scene.workload.problem, self._scene.workload.data) != key:
             self._scene = None
             torch.cuda.empty_cache()
             workload = make_workload(point.problem, self.device.l2_bytes, self._seed, point.data)
@@ -225,7 +222,7 @@ class Bench:
         return self._scene
 
     def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """What is launched: the kernel, behind the padding of the operands that TMA cannot reach, as in matmul."""
+        """Load the kernel, behind a padding of operands that TMA cannot reach, as in matmul."""
         key = config, problem
         if key not in self._kernels:
             while len(self._kernels) >= KEPT:
@@ -234,7 +231,7 @@ class Bench:
         return self._kernels[key]
 
     def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
-        """The baseline's fastest way in this context and regime, chosen when it is first asked for."""
+        """Return the baseline's fastest candidate in this context and regime, chosen at its first use, and its arm."""
         key = point.against, point.context, point.regime
         if key not in scene.baselines:
 
@@ -242,28 +239,28 @@ class Bench:
                 return scene.arm(launch, seconds, point.context)
 
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
-            asked = baseline_of(point)
+            library = baseline_of(point)
             if finalists:
-                able = [asked.restore(scene.workload, recipe) for recipe in finalists]
-                chosen = choose_again(able, watch, asked.care)
+                restored = [library.restore(scene.workload, recipe) for recipe in finalists]
+                chosen = choose_again(restored, watch, library.care)
             else:
-                chosen = choose(asked.candidates(scene.workload), watch, asked.care)
+                chosen = choose(library.candidates(scene.workload), watch, library.care)
             launch = chosen.candidate.launch
             scene.baselines[key] = chosen, arm(launch, seconds_per_launch(launch, scene.workload.sets))
         return scene.baselines[key]
 
-    def _raced(
+    def _run_race(
         self, arms: tuple[Arm, Arm], scene: Scene, point: Point, protocol: Protocol, race: Race
     ) -> tuple[list[Round], str | None]:
-        """The rounds that count: all of them, or those up to the look at which the config was dropped; and what voided
-        them, if anything did."""
+        """Take rounds to the end, or to the look at which the config is dropped; return them, and the event that voided
+        them, if any."""
         kept: list[Round] = []
         spacer = scene.alone if point.context == "isolated" else None
         for look in (*race.looks, Look(protocol.pairs)):
             wanted = min(look.pairs, protocol.pairs) - len(kept)
             if wanted <= 0:
                 continue
-            rounds, harm = self._rounds(arms, spacer, protocol, wanted, len(kept))
+            rounds, harm = self._take_rounds(arms, spacer, protocol, wanted, len(kept))
             if harm is not None:
                 return rounds, harm
             kept += rounds
@@ -272,10 +269,10 @@ class Bench:
                 break
         return kept, None
 
-    def _rounds(
+    def _take_rounds(
         self, arms: tuple[Arm, Arm], spacer: Arm | None, protocol: Protocol, count: int, before: int
     ) -> tuple[list[Round], str | None]:
-        """Rounds in the order A B, B A, A B, ...; taken again where the GPU was slowed down."""
+        """Take rounds in the order A B, B A, A B, ...; take them again if the GPU was slowed down."""
         for _ in range(TRIES):
             rounds = []
             with self._timer.telemetry(protocol) as telemetry:
@@ -292,7 +289,7 @@ class Bench:
         return rounds, telemetry.harm
 
     def _meanwhile(self) -> None:
-        """While the GPU is at work: load what comes next. What is wrong with it is said when it is measured."""
+        """Load the following point's kernel while the GPU works; errors are reported when that point is measured."""
         point, self._following = self._following, None
         if point is not None and not point.is_baseline:
             with suppress(IllegalConfigError):
@@ -301,7 +298,7 @@ class Bench:
     def _figures(
         self, point: Point, rounds: Sequence[Round], samples: Sequence[Sample], chosen: Chosen
     ) -> dict[str, Any]:
-        """Figures by column of the results schema; those without a value are left out."""
+        """Return figures by column of the results schema, without those that have no value."""
         ratio, flop = speedup(samples), point.problem.flop
         spacers = [sample.spacer_us or 0.0 for sample in samples]
         ours = [sample.ours_us for sample in samples]
@@ -330,18 +327,18 @@ class Bench:
             us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
             sides = {"": [timed.ours for timed in rounds], "baseline_": [timed.baseline for timed in rounds]}
             for side, timings in sides.items():
-                known = [timing.watts for timing in timings if timing.watts is not None]
-                if len(known) == len(timings):
-                    mean = sum(known) / len(known)
+                watts = [timing.watts for timing in timings if timing.watts is not None]
+                if len(watts) == len(timings):
+                    mean = sum(watts) / len(watts)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
         return figures
 
 
 def baseline_of(point: Point) -> Baseline:
-    """The baseline that a point is paired with: ``cublaslt``, or ``recorded:`` and what tells two of its kind apart.
+    """Return the baseline that a point is paired with; of ``recorded:DIGEST`` the baseline ``recorded``.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no baseline has that name.
     """
     name = point.against.partition(":")[0]
     if name not in BASELINES:
@@ -350,14 +347,15 @@ def baseline_of(point: Point) -> Baseline:
 
 
 def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:
-    """Run twice into poisoned output: right, and the same bits both times; and roughly the seconds of a launch."""
+    """Run a kernel twice into poisoned outputs, and check product and equal bits; return also rough seconds of a
+    launch."""
     first = workload.sets[0]
     poison(first.ours)
     kernel(first.a, first.b, first.ours)
-    found = check(first.ours, workload.reference, workload.problem.k)
+    result = check(first.ours, workload.reference, workload.problem.k)
     again = torch.empty_like(first.ours)
     poison(again)
     seconds = seconds_per_launch(lambda operands: kernel(operands.a, operands.b, again), workload.sets[:1])
-    if found.ok and not same_bits(first.ours, again):
-        found = replace(found, reason="a second run gave other bits")
-    return found, seconds
+    if result.ok and not same_bits(first.ours, again):
+        result = replace(result, reason="a second run gave other bits")
+    return result, seconds

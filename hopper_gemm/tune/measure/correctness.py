@@ -12,20 +12,21 @@ REL_ERR_MAX = {torch.bfloat16: 2.5e-3, torch.float16: 4e-4}
 UNIT_ROUNDOFF = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 FP32_REL_ERR, FP32_REL_ERR_PER_K = 1e-6, 5e-9
-"""The same of an fp32 output, which nothing rounds but the accumulation. wgmma adds 16 products to an accumulator and
-cuts the sum off to 24 bits, towards zero: on average by 0.7 * 2^-24 of the sum. The sum after i of t = k / 16 steps is
-a random walk, and the errors, all against its sign, add up to 0.7 * 2^-24 times the sum of those sums, which deviates
-by t / sqrt(3) of the last one: 1.5e-9 k. A simulation gives 1.3e-9 k at k = 4,096 and 1.5e-9 k at 65,536; twice as
-much if it cut off every 8 products. The bound is three times that and a constant; the reference's own error, at most
-2e-8 * sqrt(k), lies below it for any k. A stage of s columns that is lost costs sqrt(s / k): 16 of 65,536 nearly fifty
-times the bound. An output that passed through bf16 or fp16 on its way costs 1.7e-3 or 2.1e-4, more than is allowed up
-to k = 300,000 or 40,000.
+"""Terms of the largest relative error of an fp32 output: a constant, and a term for each k.
+
+Only the accumulation rounds an fp32 output. wgmma adds 16 products to an accumulator and truncates the sum to 24 bits,
+on average by 0.7 * 2^-24 of the sum. The sum after i of t = k / 16 steps is a random walk; the errors, all against its
+sign, add up to 0.7 * 2^-24 times the sum of those sums, which deviates by t / sqrt(3) of the last sum: 1.5e-9 k. A
+simulation gives 1.3e-9 k at k = 4,096 and 1.5e-9 k at 65,536; twice as much with a truncation every 8 products. The
+bound is three times that and a constant; the reference's own error, at most 2e-8 * sqrt(k), lies below it for any k. A
+lost stage of s columns costs sqrt(s / k): 16 of 65,536 nearly fifty times the bound. An output rounded to bf16 or fp16
+on its way costs 1.7e-3 or 2.1e-4, more than the bound up to k = 300,000 or 40,000.
 """
 
 ELEMENT_SLACK, ELEMENT_SLACK_PER_K = 1e-4, 1e-8
-"""Slack of one element beside rounding, in units of sqrt(k), its standard deviation: fp32 sums in another order, and
-the tensor cores' truncation as they accumulate. On an NVIDIA H200 the largest of 16.8 million elements was 2e-4 at
-k = 65,536, less than a third of what is allowed there. A wrong element is off by about 1.
+"""Slack of an element beside rounding, in units of sqrt(k), its standard deviation: fp32 sums in another order, and the
+tensor cores' truncation as they accumulate. On an NVIDIA H200 the largest of 16.8 million elements was 2e-4 at
+k = 65,536, less than a third of the slack there. A wrong element is off by about 1.
 """
 
 
@@ -34,10 +35,10 @@ class Correctness:
     """The result of a check.
 
     Args:
-        rel_err: relative Frobenius error against fp32; NaN where elements were not written. Against a product of
-            zeros it is 0 where all is zero, else infinite.
-        unwritten: elements that still hold the NaN they were poisoned with.
-        wrong: elements further from the reference than rounding explains.
+        rel_err: relative Frobenius error against fp32; NaN if elements were not written. Against a product of zeros it
+            is 0 if all elements are zero, else infinite.
+        unwritten: number of elements that still hold the NaN of :func:`poison`.
+        wrong: number of elements further from the reference than rounding explains.
         reason: one line on what is wrong, or None.
     """
 
@@ -58,21 +59,16 @@ def poison(out: torch.Tensor) -> None:
 
 
 def rel_err_max(dtype: torch.dtype, k: int) -> float:
-    """Largest relative Frobenius error that passes.
-
-    Args:
-        dtype: of the output.
-        k: depth of the product.
-    """
+    """Return the largest relative Frobenius error that passes, by the output's type and the product's depth."""
     return FP32_REL_ERR + FP32_REL_ERR_PER_K * k if dtype == torch.float32 else REL_ERR_MAX[dtype]
 
 
 def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
     """Compare an output with its fp32 reference, as a whole and element by element.
 
-    The whole is the relative Frobenius error. It cannot see a few wrong elements among millions; the element-wise
-    bound can: one rounding to the output's type (of an fp32 output what truncation does to a sum that never changes its
-    sign) plus what another summation order may do in fp32.
+    The relative Frobenius error cannot see a few wrong elements among millions. The element-wise bound can: a rounding
+    to the output's type (for fp32, the truncation of a sum that never changes its sign) plus the effect of another
+    summation order in fp32.
 
     Args:
         out: (m, n), the kernel's output: bf16, fp16 or fp32.
@@ -98,6 +94,6 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int) -> Correctness:
     return Correctness(rel_err, unwritten, wrong, reason)
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(out: torch.Tensor, again: torch.Tensor) -> bool:
     """Return True if two outputs of one type hold the same bits."""
-    return torch.equal(one.view(torch.int16), other.view(torch.int16))
+    return torch.equal(out.view(torch.int16), again.view(torch.int16))

@@ -1,4 +1,4 @@
-"""The GPU as it is: what it can do, and what it did while we measured."""
+"""The GPU: its properties, and its energy and clock events during a measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopper_gemm.model.tuned import slug
 
 
 class NoHopperError(RuntimeError):
-    """There is no GPU here that can run the kernel; the message says what there is and what to do."""
+    """No GPU here can run the kernel; the message says what there is and what to do."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DeviceInfo:
     Args:
         name: as the driver gives it.
         slug: short lower-case name for folders, such as ``"h200"``.
-        uuid: of this very board.
+        uuid: UUID of the board.
         sms: streaming multiprocessors.
         l2_bytes: L2 cache.
         memory_rate: bytes a second that a copy should move.
@@ -58,7 +58,7 @@ class GpuId:
     Args:
         index: among the visible ones, see :func:`visible`.
         name: as the driver gives it.
-        uuid: of the board; children get it as their CUDA_VISIBLE_DEVICES.
+        uuid: UUID of the board; children get it as their CUDA_VISIBLE_DEVICES.
     """
 
     index: int
@@ -67,16 +67,16 @@ class GpuId:
 
 
 def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
-    """Places of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order, read as CUDA reads it.
+    """Return NVML indices of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order, read as CUDA reads it.
 
     Numbers count in NVML's order, which is that of nvidia-smi and of CUDA_DEVICE_ORDER=PCI_BUS_ID. CUDA's own default,
     FASTEST_FIRST, counts otherwise on a host with several kinds of GPU; UUIDs mean the same board in every order.
 
     Args:
-        text: of the variable; None where it is unset, which shows all. Numbers, or UUIDs that may be cut short as long
-            as they name one board, with commas. An entry that names no GPU hides itself and all that follow; one that
-            is repeated hides all.
-        uuids: of the GPUs of this host, in NVML's order.
+        text: value of the variable; None if it is unset, which shows all GPUs. Numbers, or UUIDs that may be cut short
+            as long as each names one board, with commas. An entry that names no GPU hides itself and all later
+            entries; a repeated entry hides all GPUs.
+        uuids: UUIDs of the GPUs of this host, in NVML's order.
 
     Raises:
         NoHopperError: the variable names a MIG slice.
@@ -89,26 +89,26 @@ def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
             f"CUDA_VISIBLE_DEVICES must show whole GPUs, by index or UUID, but names a MIG slice, {words[0]}; "
             "set it to GPUs that nvidia-smi -L lists"
         )
-    found: list[int] = []
+    indices: list[int] = []
     for word in words:
         if words[0].startswith("GPU-"):
-            places = [place for place, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
+            matches = [index for index, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
         else:
             number = re.match(r"\+?[0-9]+", word)  # CUDA reads the digits that a word begins with
-            places = [int(number[0])] if number and int(number[0]) < len(uuids) else []
-        if len(places) != 1:
+            matches = [int(number[0])] if number and int(number[0]) < len(uuids) else []
+        if len(matches) != 1:
             break
-        if places[0] in found:
+        if matches[0] in indices:
             return []
-        found += places
-    return found
+        indices += matches
+    return indices
 
 
 def find_hopper(index: int = 0) -> GpuId:
-    """Find a GPU that can run the kernel. Asks NVML alone: no CUDA context is made and torch is not loaded.
+    """Find a GPU that can run the kernel, by NVML alone: no CUDA context is made and torch is not loaded.
 
     Args:
-        index: among the GPUs that CUDA_VISIBLE_DEVICES shows, see :func:`visible`.
+        index: index among the GPUs that CUDA_VISIBLE_DEVICES shows, see :func:`visible`.
 
     Raises:
         NoHopperError: no driver, no such device, or not a Hopper one.
@@ -128,18 +128,17 @@ def find_hopper(index: int = 0) -> GpuId:
         name = pynvml.nvmlDeviceGetName(handle)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     except pynvml.NVMLError as error:
-        raise NoHopperError(
-            f"no NVIDIA GPU here ({error}); use --backend replay, or run on a machine with an H100 or H200"
-        ) from None
+        raise NoHopperError(f"no NVIDIA GPU here ({error}); run on a machine with an H100 or H200") from None
     if (major, minor) != hopper.COMPUTE_CAPABILITY:
         raise NoHopperError(
-            f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); use --backend replay"
+            f"the kernel needs a Hopper GPU (sm_90) but GPU {index} is {name} (sm_{major}{minor}); "
+            "run on a machine with an H100 or H200"
         )
     return GpuId(index, name, uuid)
 
 
 def describe_current() -> DeviceInfo:
-    """Describe the current CUDA device, which must be one that :func:`find_hopper` found."""
+    """Describe the current CUDA device; :func:`find_hopper` must have accepted it."""
     import torch
 
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -179,15 +178,15 @@ class Tick:
 
 
 class Telemetry:
-    """Reads NVML while work runs: energy, clock event reasons.
+    """Reads energy and clock event reasons from NVML while work runs.
 
-    The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with the
-    moment at which it was seen, so that mean power over a window comes from whole steps. Work that is shorter than
-    a step is only looked at.
+    The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with its
+    time, so that mean power over a window comes from whole steps. For work shorter than a step only clock event
+    reasons are read.
 
     Args:
-        uuid: the GPU's.
-        energy: whether to read it, in a side thread.
+        uuid: UUID of the GPU.
+        energy: True to read the energy counter in a side thread.
     """
 
     def __init__(self, uuid: str, energy: bool = True) -> None:
@@ -208,7 +207,7 @@ class Telemetry:
             self._thread.join()
 
     def watts(self, start: float, end: float) -> float | None:
-        """Mean power between two host times, from the whole counter steps inside; None with fewer than three."""
+        """Return the mean power between two host times, from the counter's steps inside; None for fewer than three."""
         inside = [tick for tick in self.ticks if start <= tick.at <= end]
         if len(inside) < 3:
             return None
@@ -216,11 +215,11 @@ class Telemetry:
 
     @property
     def harm(self) -> str | None:
-        """The event that voids the measurement, if there was one."""
+        """Name of the clock event that voids the measurement; None if there was none."""
         return next((text for bit, text in HARMFUL_REASONS.items() if self.reasons & bit), None)
 
     def look(self) -> None:
-        """Read clock event reasons, now."""
+        """Read the present clock event reasons."""
         self.reasons |= pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
 
     def _poll(self) -> None:

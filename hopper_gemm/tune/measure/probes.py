@@ -1,4 +1,4 @@
-"""Small kernels that a measurement launches beside the one it times: the clock probe and the spacer.
+"""Small kernels that a measurement launches beside the timed kernel: the clock probe and the spacer.
 
 **Clock probe.** NVML reports the SM clock up to a tenth too high under a power cap and cannot resolve a burst of
 milliseconds. Two launches of the probe around a piece of work give the true mean clock in between: every SM notes its
@@ -48,7 +48,7 @@ def clock_probe(readings: cute.Tensor, blocks: Int32, stream: cuda.CUstream) -> 
 
 
 @cute.kernel
-def _rewrite(piece: cute.Tensor, cycles: Int32, one: Int32) -> None:
+def _rewrite(piece: cute.Tensor, cycles: Int32, factor: Int32) -> None:
     started = cute.arch.clock64()
     index = cute.arch.block_idx()[0] * SPACER_THREADS + cute.arch.thread_idx()[0]
     value = Int32(0)
@@ -58,11 +58,11 @@ def _rewrite(piece: cute.Tensor, cycles: Int32, one: Int32) -> None:
     while waited < cycles:
         waited = cute.arch.clock64() - started
     if index < cute.size(piece):
-        piece[index] = (value * one).to(piece.element_type)
+        piece[index] = (value * factor).to(piece.element_type)
 
 
 @cute.jit
-def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream: cuda.CUstream) -> None:
+def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, factor: Int32, stream: cuda.CUstream) -> None:
     """Read a piece of memory, wait, and write back what it holds.
 
     The wait makes a spacer last equally long whether or not the L2 holds its piece, so that the time of spacers alone
@@ -72,10 +72,10 @@ def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, one: Int32, stream:
         piece: int16 (elements,); at most ``blocks * SPACER_THREADS`` of them are written.
         blocks: CTAs, one for each SM.
         cycles: SM cycles that each CTA lasts at least.
-        one: 1. The product with a number that the compiler does not know keeps the write in the code.
+        factor: 1. The product with a number that the compiler does not know keeps the write in the code.
         stream: where to launch.
     """
-    _rewrite(piece, cycles, one).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
+    _rewrite(piece, cycles, factor).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
 
 
 # Compiled for this process: a third of a second each, once ---------------------------------------

@@ -1,11 +1,11 @@
 """Timing of a point and its result: the protocols of the two regimes, and the outcome of a measurement.
 
-burst: the GPU rests, a short warm-up, then some milliseconds timed. The power cap's slow loop, a tenth of a second,
-never closes; this is what a lone call in a model sees.
+burst: the GPU rests, a short warm-up runs, then some milliseconds are timed. The power cap's slow loop, a tenth of a
+second, never closes. A lone call in a model sees this regime.
 
 steady: the kernel runs alone until clock and power have settled at the cap, then it is timed, and energy is read over
-the same window. This is what training sees. A kernel timed right after a thriftier neighbour would be given credit
-by the power controller, whose memory is about a second: hence the settling, every time.
+the same window. Training sees this regime. Every timing settles first, because the power controller remembers about a
+second: right after a kernel of less power it would allow a higher clock.
 
 Measured on an NVIDIA H200 with cuBLAS at 8192^3: 786 TFLOP/s for the first 85 ms, then a dip to 540 at one second while
 the controller overshoots, settled at 665 with 1.5 % ripple from 1.2 s on.
@@ -27,9 +27,9 @@ class Burst:
     """Protocol of the burst regime.
 
     Args:
-        rest: seconds of idleness before each timing, what the host prepares meanwhile included. Where launches are so
-            long that two of them take longer than is warmed up or timed, the rest grows like the work: without that
-            the power controller would see a load that hardly ever ends, and speeds at 16384^3 strayed by 5 %.
+        rest: seconds of idleness before each timing, the host's preparation included. If two launches take longer than
+            the warm-up or the timed span, the rest grows with the work: otherwise the power controller sees a load that
+            hardly ever ends, and speeds at 16384^3 varied by 5 %.
         warm: seconds of warm-up.
         timed: seconds timed.
         pairs: pairs (ours, baseline), in alternating order.
@@ -47,7 +47,7 @@ class Burst:
 
     @property
     def of_spacer(self) -> Burst:
-        """Protocol of the spacer alone between the two sides: a quarter as long, and without a rest of its own."""
+        """Protocol of the spacer alone, between the two sides: a quarter as long, and without a rest of its own."""
         return replace(self, rest=0.0, warm=self.warm / 4, timed=self.timed / 4)
 
 
@@ -76,7 +76,7 @@ class Steady:
 
     @property
     def of_spacer(self) -> Steady:
-        """Protocol of the spacer alone between the two sides: one short slice."""
+        """Protocol of the spacer alone, between the two sides: a short slice."""
         return replace(self, settle=self.slice / 10, window=self.slice / 5, slice=self.slice / 5)
 
 
@@ -84,12 +84,12 @@ Protocol = Burst | Steady
 
 
 def protocol_dict(protocol: Protocol) -> dict[str, Any]:
-    """A protocol's figures by name, with its regime, for provenance."""
+    """Return a protocol's regime and fields, for provenance."""
     return {"regime": type(protocol).__name__.lower(), **asdict(protocol)}
 
 
 def seconds_of(protocol: Protocol, context: str) -> float:
-    """Seconds that one pair takes on the GPU; isolated, the spacer's own timing is among them."""
+    """Return the seconds that a pair takes on the GPU, in the isolated context with the timing of the spacer."""
     return 2 * protocol.span + (protocol.of_spacer.span if context == "isolated" else 0.0)
 
 
@@ -102,9 +102,9 @@ class Outcome:
         reason: why it is not ok, in one line.
         figures: by column of the results schema; empty unless the status is ok.
         samples: the pairs behind the figures.
-        recipe: of the baseline's chosen candidate, which another process can restore from it.
-        finalists: recipes among which another process may choose instead of searching; empty where there was no search.
-        seconds: that each step took.
+        recipe: recipe of the baseline's chosen candidate, from which another process can restore it.
+        finalists: recipes among which another process may choose instead of searching; empty without a search.
+        seconds: seconds of each step.
     """
 
     status: str

@@ -1,4 +1,4 @@
-"""Decisions between configs that were measured alike: who is out of the race, who has won it. Pure functions."""
+"""Decisions between configs that were measured alike: which to drop, which may be the best. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from hopper_gemm.tune.statistics import Ratio
 
 
 class Look(NamedTuple):
-    """A point of a measurement at which a config may be dropped.
-
-    Args:
-        pairs: taken by then, from the first.
-        margin: fraction by which a config must be behind the leader, beside the noise, to be dropped.
-    """
+    """A number of pairs after which a config is dropped if it is behind the leader by a margin beside the noise."""
 
     pairs: int
     margin: float = 0.0
 
 
 class Race(NamedTuple):
-    """Rule of dropping configs: the looks, and the config that is compared with.
+    """Rule of dropping configs: the looks, and the leader that a config is compared with.
 
     Args:
-        looks: when to drop it, in this order, where it is hopeless beside the leader.
-        leader: the best so far, with all its pairs; without one nothing is dropped.
+        looks: looks in order, at which a hopeless config is dropped.
+        leader: the best so far, with all its pairs; without a leader nothing is dropped.
         noise: the noise floor of the run, as a fraction.
     """
 
@@ -40,24 +35,13 @@ ALONE = Race()
 
 def hopeless(candidate: Ratio, best: Ratio, noise: float) -> bool:
     """Return True if more pairs of a candidate are wasted: its whole interval lies below the best's by more than the
-    noise floor.
-
-    Args:
-        candidate: after a first look.
-        best: the best so far, with all its pairs.
-        noise: the noise floor of the run, as a fraction, with the look's margin.
-    """
+    noise floor, to which the look's margin is added."""
     return candidate.high < best.low - noise
 
 
 def even(finals: Sequence[Ratio], noise: float) -> list[int]:
-    """Indices of the finals that may be the best, the greatest median first: those whose intervals reach the leader's
-    within the noise floor. One is a unique best; of several none is.
-
-    Args:
-        finals: measured alike, in fresh processes.
-        noise: the noise floor of the run, as a fraction.
-    """
+    """Return indices of the finals that may be the best, the greatest median first: those whose intervals reach the
+    leader's within the noise floor. A single index means a unique best."""
     if not finals:
         return []
     order = sorted(range(len(finals)), key=lambda i: -finals[i].median)

@@ -20,22 +20,21 @@ BLOCK = 200
 
 BLOCKS = 50
 
-
 SHORT_LAUNCH_SECONDS = 20e-6
-"""Seconds of a launch with its spacer, below which a graph is started once before it is timed. Its first start sends
-its nodes to the GPU, some 4 us each, and where they take less than that to run, the sending is what is timed: spacers
-alone took 4.3 us instead of 3.2, and at 512^3 configs of 3.3 to 3.6 us took 4.8 to 5.2 in their first pair, so that a
-search that drops configs after one pair dropped nearly all."""
+"""Seconds of a launch with its spacer, below which a graph is started once before it is timed. The first start sends
+the graph's nodes to the GPU, some 4 us each; if nodes run faster than that, the sending is timed: spacers alone took
+4.3 us instead of 3.2, and at 512^3 configs of 3.3 to 3.6 us took 4.8 to 5.2 in their first pair, so that a search that
+drops configs after one pair dropped nearly all."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The result of one timing of one arm.
+    """The result of timing an arm once.
 
     Args:
-        us: microseconds per launch; one figure per slice.
+        us: microseconds per launch; a figure for each slice.
         sm_mhz: mean SM clock.
-        watts: mean power, or None where it cannot be resolved.
+        watts: mean power, or None if it cannot be resolved.
     """
 
     us: tuple[float, ...]
@@ -44,11 +43,7 @@ class Timing:
 
 
 class SmClock:
-    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter.
-
-    Args:
-        sms: SMs of the GPU.
-    """
+    """Mean SM clock between two marks, by a probe that reads every SM's cycle counter."""
 
     def __init__(self, sms: int) -> None:
         self._sms = sms
@@ -62,16 +57,16 @@ class SmClock:
         self._probe(self._marks[0], self._sms)
 
     def end(self) -> None:
-        """Queue the second one."""
+        """Queue the second reading."""
         self._probe(self._marks[1], self._sms)
 
     def mhz(self) -> float:
-        """Mean clock between both, in MHz; NaN where no SM was read both times. Waits for them."""
+        """Wait for both readings; return the mean clock in MHz, NaN if no SM was read both times."""
         return mhz_of(self._readings.cpu().numpy())
 
 
 def mhz_of(readings: np.ndarray) -> float:
-    """Mean clock in MHz, the median over the SMs.
+    """Return the mean clock in MHz, the median over the SMs.
 
     Args:
         readings: int64 (2, SMs, 2): start and end, SM by SM, in cycles and nanoseconds; zeros where none was taken.
@@ -82,22 +77,18 @@ def mhz_of(readings: np.ndarray) -> float:
 
 
 def rest_of(seconds: float, idle_since: float | None, now: float) -> float:
-    """Seconds that are still to be rested.
+    """Return the seconds of rest that are left.
 
     Args:
-        seconds: to be rested in all.
-        idle_since: when the GPU's last work ended, by :func:`time.perf_counter`; None where it ends now.
-        now: by the same clock.
+        seconds: seconds of the whole rest.
+        idle_since: when the GPU's last work ended, by :func:`time.perf_counter`; None if it ends now.
+        now: present time of the same clock.
     """
     return max(0.0, seconds - (0.0 if idle_since is None else now - idle_since))
 
 
 class Timer:
-    """Times arms on the current GPU, and knows since when that has been idle.
-
-    Args:
-        device: the GPU.
-    """
+    """Times arms on the current GPU, and keeps the time since when the GPU is idle."""
 
     def __init__(self, device: DeviceInfo) -> None:
         self._uuid = device.uuid
@@ -105,12 +96,12 @@ class Timer:
         self._idle_since: float | None = None
 
     def idle(self) -> None:
-        """Wait until the GPU has nothing to do, and remember since when."""
+        """Wait until the GPU is idle, and note the time."""
         torch.cuda.synchronize()
         self._idle_since = time.perf_counter()
 
     def telemetry(self, protocol: Protocol) -> Telemetry:
-        """The telemetry of the GPU during timings; power is read in steady state alone."""
+        """Return telemetry for timings by a protocol; power is read in the steady regime alone."""
         return Telemetry(self._uuid, energy=isinstance(protocol, Steady))
 
     def time(
@@ -119,10 +110,10 @@ class Timer:
         """Time an arm by a protocol, whatever its number of pairs.
 
         Args:
-            arm: what is timed.
-            protocol: for how long.
-            telemetry: entered.
-            meanwhile: called in a burst while the GPU is at work; nothing that it does is timed.
+            arm: arm to time.
+            protocol: protocol of the timing.
+            telemetry: telemetry, entered.
+            meanwhile: called in a burst while the GPU works; its own time is not measured.
         """
         if isinstance(protocol, Burst):
             timing = self._burst(arm, protocol, telemetry, meanwhile)
@@ -135,7 +126,7 @@ class Timer:
     def _burst(self, arm: Arm, protocol: Burst, telemetry: Telemetry, meanwhile: Callable[[], None]) -> Timing:
         """Rest, warm up, time. Capturing is part of the rest.
 
-        A graph of short launches that was never started is started once before: see :data:`SHORT_LAUNCH_SECONDS`.
+        A new graph of short launches is started once before: see :data:`SHORT_LAUNCH_SECONDS`.
         """
         warm, timed = arm.graph(protocol.warm), arm.graph(protocol.timed)
         if not timed.started and timed is not warm and arm.seconds < SHORT_LAUNCH_SECONDS:
@@ -179,7 +170,7 @@ class _Continuous:
         self._events = [self._mark()]
 
     def until(self, deadline: float) -> float:
-        """Run until a host time; mean microseconds per launch since the last call."""
+        """Run until a host time; return the mean microseconds per launch since the last call."""
         first = self._events[0]
         replays = 0
         while time.perf_counter() < deadline or replays == 0:
@@ -206,17 +197,17 @@ def host_times(
     blocks: int = BLOCKS,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, float]:
-    """Median host microseconds of each call: until it returns, not until the GPU is done.
+    """Return the median host microseconds of each call: until it returns, not until the GPU is done.
 
-    The calls alternate block by block, in the opposite order every other time, so that what drifts drifts for all.
+    The calls alternate block by block, in the opposite order every other time, so that drift affects all calls alike.
     The GPU's work must be shorter than the host's, or the queue fills: take a tiny problem.
 
     Args:
-        calls: by name.
+        calls: calls by name.
         synchronise: waits for the GPU; not timed.
-        block: calls of one block, whose mean is one sample.
-        blocks: samples of each.
-        clock: nanoseconds.
+        block: number of calls of a block, whose mean is a sample.
+        blocks: number of samples of each call.
+        clock: returns nanoseconds.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():

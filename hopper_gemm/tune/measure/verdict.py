@@ -1,16 +1,23 @@
-"""How sure a speedup is, and verdicts on it. Pure functions, without torch or a GPU.
+"""Uncertainty of a speedup, and verdicts on it. Pure functions, without torch or a GPU.
 
-The model: process p on board b finds ln(speedup) = mu[e] + B[e, b] + W[e, b, p] of entry e. B, with standard deviation
-*between*, is how the board suits our kernel more or less than the baseline's: the same for every process on that board,
-so that no number of pairs there shrinks it. W, with *within*, is the luck of a process, such as the memory that it was
-given and the gap that its graphs have; its pairs share it, so that their bootstrap interval does not show it. Both are
-pooled over the entries of a class of duration, since one entry meets too few boards. Neither need be normal: half of an
-interval is as many standard deviations as hold 95 % of the differences between boards.
+The model: process p on board b measures ln(speedup) = mu[e] + B[e, b] + W[e, b, p] of entry e.
 
-It follows that a speedup holds for other boards and processes within an interval of both (:func:`published`); that two
-boards cannot tell a fallen kernel from another board unless they differ by several times B, which is a warning at best
-(:func:`record_verdict`); and that a kernel is compared with its former binary on one board, in pairs, where B cancels
-(:func:`paired_verdict`). docs/measuring says how the components are estimated and how often the intervals are right.
+- B, with standard deviation *between*: the board suits our kernel more or less than the baseline's. It is the same for
+  every process on that board, so that no number of pairs there shrinks it.
+- W, with *within*: the luck of a process, such as its memory addresses and the gap between launches of its graphs. The
+  pairs of a process share it, so that their bootstrap interval does not show it.
+
+Both are pooled over the entries of a class of duration, because an entry meets too few boards. Neither need be normal:
+half of an interval is as many standard deviations as hold 95 % of the differences between boards.
+
+It follows:
+
+1. A speedup holds for other boards and processes within an interval of both (:func:`published`).
+2. Speedups of two boards that differ by several times B are a warning at best, no proof of a slower kernel
+   (:func:`record_verdict`).
+3. A kernel is compared with its former binary on one board, in pairs, where B cancels (:func:`paired_verdict`).
+
+docs/measuring says how the components are estimated and how often the intervals are right.
 """
 
 from __future__ import annotations
@@ -58,12 +65,16 @@ class Component:
     boards: int = 0
 
     def half_width(self, looks: Sequence[int] = (1,)) -> float:
-        """Half of a 95 % interval of a mean over boards, as a logarithm.
+        """Return half of a 95 % interval of a mean over boards, as a logarithm.
 
         Args:
-            looks: processes that measured the entry, board by board.
+            looks: number of processes that measured the entry, board by board.
         """
-        return self.deviations * sqrt(sum(self.between**2 + self.within**2 / one for one in looks)) / len(looks)
+        return (
+            self.deviations
+            * sqrt(sum(self.between**2 + self.within**2 / processes for processes in looks))
+            / len(looks)
+        )
 
 
 COMPONENTS = (
@@ -72,38 +83,38 @@ COMPONENTS = (
     Component(150.0, 0.0035, 0.0116, 2.05, 84, 29),
     Component(inf, 0.0028, 0.0039, 2.08, 62, 23),
 )
-"""Components by class of duration, of NVIDIA H200 boards: of finals and comparisons of the same machine code, bursts in
-both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is longer
-in some rows than in others, for both sides alike, and a baseline of two kernels pays it twice."""
+"""Components by class of duration, of NVIDIA H200 boards, from finals and comparisons of the same machine code, bursts
+in both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is
+longer in some rows than in others, for both sides alike, and a baseline of two kernels has it twice."""
 
 
 def class_of(duration_us: float) -> float:
-    """Upper end of the class of a duration."""
+    """Return the upper end of the class of a duration."""
     return next(limit for limit in CLASSES if duration_us <= limit)
 
 
 def student(freedom: int) -> float:
-    """Standard deviations in half of a 95 % interval by degrees of freedom (Student's t); beyond the table by the first
-    term of its expansion, right to a hundredth."""
+    """Return Student's t, the standard deviations in half of a 95 % interval, by degrees of freedom; beyond the table
+    by the first term of its expansion, right to a hundredth."""
     return STUDENT[freedom - 1] if freedom <= len(STUDENT) else Z + (Z**3 + Z) / (4 * freedom)
 
 
 def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:
-    """The component of a duration's class; that of the longest class where none reaches so far."""
+    """Return the component of a duration's class, or of the longest class if the duration exceeds it."""
     return next((component for component in components if duration_us <= component.most_us), components[-1])
 
 
 def published(
     ratio: Ratio, duration_us: float, looks: Sequence[int] = (1,), components: Sequence[Component] = COMPONENTS
 ) -> Ratio:
-    """A speedup with an interval that holds for other processes on other boards of the model: its own, or that of the
-    components where it is wider.
+    """Return a speedup with an interval that holds for other processes on other boards of the GPU model: its own
+    interval, or the wider one of the components.
 
     Args:
-        ratio: as measured; of several boards their mean.
-        duration_us: of a launch of the baseline.
-        looks: processes that measured it, board by board.
-        components: by class of duration.
+        ratio: measured speedup; the mean of several boards.
+        duration_us: duration of a launch of the baseline.
+        looks: number of processes that measured it, board by board.
+        components: components by class of duration.
     """
     half = component_of(duration_us, components).half_width(looks)
     low, high = (exp(max(abs(log(end / ratio.median)), half)) for end in (ratio.low, ratio.high))
@@ -115,7 +126,7 @@ class Verdict:
     """The verdict of a check on an entry.
 
     Args:
-        status: ``"held"``, ``"fallen"``, or ``"unsure"`` where more pairs, or a quieter GPU, must decide.
+        status: ``"held"``, ``"fallen"``, or ``"unsure"`` if more pairs, or an idle GPU, must decide.
         message: one line with the figures.
     """
 
@@ -126,14 +137,14 @@ class Verdict:
 def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:
     """Return whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
 
-    Fallen is what lies below 1 as a whole by more than half of :data:`FALL`, and by more than the noise; held is what
-    lies above a whole :data:`FALL` below 1. Between these two lie several times what runs on one board scatter. Equal
-    machine code differs by its launch alone, and is held where its median lies above :data:`FALL` below 1.
+    Fallen: the whole interval lies below 1 by more than half of :data:`FALL`, and by more than the noise. Held: the
+    whole interval lies above 1 - :data:`FALL`. Between these limits lies several times the scatter of runs on one
+    board. Equal machine code differs by its launch alone, and is held if its median lies above 1 - :data:`FALL`.
 
     Args:
         ratio: time of the recorded binary over today's; below 1 today's is slower.
         noise: noise floor of the same run, as a fraction.
-        same_code: whether both have the same machine code.
+        same_code: True if both have the same machine code.
     """
     interval = f"{ratio.median:.4f}x [{ratio.low:.4f}, {ratio.high:.4f}]"
     figures = f"{interval} of the recorded binary's speed, noise {noise:.2%}"
@@ -149,17 +160,17 @@ def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdi
 def record_verdict(
     recorded: Ratio, now: Ratio, duration_us: float, components: Sequence[Component] = COMPONENTS
 ) -> str | None:
-    """A warning where a speedup over the baseline lies further from its record than another board explains; it is no
-    regression: the board, the driver or the baseline may have changed.
+    """Return a warning if a speedup over the baseline lies further from the recorded one than another board explains;
+    else None. It is no regression: the board, the driver or the baseline may have changed.
 
     Args:
-        recorded: as measured then, not widened.
-        now: as measured now, perhaps on another board.
-        duration_us: of a launch of the baseline.
-        components: by class of duration.
+        recorded: speedup of the record, not widened.
+        now: speedup measured now, perhaps on another board.
+        duration_us: duration of a launch of the baseline.
+        components: components by class of duration.
     """
-    wide = [published(one, duration_us, components=components) for one in (recorded, now)]
-    limit = RARE / Z * hypot(*(log(one.high / one.low) / 2 for one in wide))
+    wide = [published(ratio, duration_us, components=components) for ratio in (recorded, now)]
+    limit = RARE / Z * hypot(*(log(ratio.high / ratio.low) / 2 for ratio in wide))
     apart = log(now.median / recorded.median)
     if abs(apart) <= limit:
         return None

@@ -1,4 +1,4 @@
-"""The matrices of a measurement: random or zero, more than the L2 holds, and with a reference product."""
+"""Matrices of a measurement: random or zero, more than the L2 holds, with a reference product."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ L2_MULTIPLE = 3
 """Buffers that rotate hold this many times the L2, so that every launch finds it cold."""
 
 MOST_SETS = 16384
-"""Sets of matrices at most, since each takes the host as long to make, whatever its size. Problems below 10 kB would
-want more; of these the L2 holds some again."""
+"""The most sets of matrices: making a set takes host time whatever its size. Problems below 10 kB would need more; the
+L2 holds part of their sets."""
 
 
 @dataclass(frozen=True)
 class MatrixSet:
-    """One set of matrices.
+    """A set of matrices.
 
     Args:
         a: (m, k), contiguous along the axis that the problem's layouts name.
-        b: (n, k), likewise: the transpose of the right operand.
-        ours: (m, n) of the output's type, where our kernel writes.
-        theirs: the same, where the baseline writes.
+        b: (n, k), the transpose of the right operand, contiguous along the axis that the layouts name.
+        ours: (m, n), output of our kernel.
+        theirs: (m, n), output of the baseline.
     """
 
     a: torch.Tensor
@@ -43,14 +43,14 @@ class MatrixSet:
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem's matrices, as many sets as it takes to outgrow the L2, see :func:`sets_of`.
+    """A problem's matrices, as many sets as it takes to exceed the L2, see :func:`sets_of`.
 
     Args:
-        problem: what is multiplied.
-        sets: the matrices; launches rotate over them.
-        reference: the product of the first set in fp32.
-        seed: of the random numbers.
-        data: what the matrices hold.
+        problem: problem of the matrices.
+        sets: sets of matrices; launches rotate over them.
+        reference: product of the first set in fp32.
+        seed: seed of the random numbers.
+        data: one of :data:`hopper_gemm.model.problem.DATA`.
     """
 
     problem: GemmProblem
@@ -61,16 +61,16 @@ class Workload:
 
 
 def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal") -> Workload:
-    """Matrices on the current device.
+    """Make matrices on the current device.
 
-    Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: a tensor core burns power by
-    the bits that flip.
+    Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: the power of a tensor core
+    grows with the bits that flip.
 
     Args:
         problem: sizes, element types, layouts.
-        l2_bytes: of the GPU's L2.
-        seed: for the generator; the same seed gives the same matrices.
-        data: of :data:`hopper_gemm.model.problem.DATA`.
+        l2_bytes: size of the GPU's L2.
+        seed: seed of the generator; the same seed gives the same matrices.
+        data: one of :data:`hopper_gemm.model.problem.DATA`.
     """
     dtype, out_dtype = (TYPES[name] for name in types_of(problem.dtype))
     generator = torch.Generator("cuda").manual_seed(seed)
@@ -91,7 +91,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
 
 
 def sets_of(problem: GemmProblem, l2_bytes: int) -> int:
-    """Sets of matrices that outgrow the L2: at least two, at most :data:`MOST_SETS`.
+    """Return the number of sets of matrices that exceed the L2: at least two, at most :data:`MOST_SETS`.
 
     Example:
         >>> [sets_of(GemmProblem(size, size, size), 50 << 20) for size in (8, 64, 4096)]
@@ -101,10 +101,10 @@ def sets_of(problem: GemmProblem, l2_bytes: int) -> int:
 
 
 def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> torch.Tensor:
-    """A (rows, columns) matrix of fp32 on the generator's device.
+    """Make a (rows, columns) matrix of fp32 on the generator's device.
 
     Raises:
-        ValueError: ``data`` is none of :data:`hopper_gemm.model.problem.DATA`.
+        ValueError: ``data`` is not in :data:`hopper_gemm.model.problem.DATA`.
     """
     if data == "normal":
         return torch.randn(rows, columns, device=generator.device, generator=generator)
@@ -116,7 +116,7 @@ def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> to
 
 
 def fp32_product(operands: MatrixSet) -> torch.Tensor:
-    """The product in fp32 arithmetic, tf32 off."""
+    """Return the product in fp32 arithmetic, tf32 off."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -1,4 +1,4 @@
-"""Questions: one gives a run its tasks and takes the rows; most keep them in a results folder."""
+"""Questions: a question gives a run its tasks and takes its rows; most keep the rows in a results folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hopper_gemm.tune.study.space import place_of
 
 
 class RefusedError(ValueError):
-    """A worker cannot take part in a question; the message says why. The others go on."""
+    """A worker cannot take part in a question; the message says why. The other workers go on."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Member:
     Args:
         name: such as ``GPU 0``.
         gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
-        missing: baselines that cannot be asked there, with the reason.
+        missing: baselines that cannot run there, with the reason.
     """
 
     name: str
@@ -43,55 +43,55 @@ class Member:
 
 
 class Question:
-    """The base of all questions: gives tasks, takes rows. Optional steps do nothing here."""
+    """Base of all questions: gives tasks, takes rows. The optional steps of the base class do nothing."""
 
     records_crashes = True
     """True if the row of a crash is recorded; then the point is not measured again."""
 
     def next(self, member: Member) -> Task | None:
-        """A task for a worker; None where there is none for it now."""
+        """Return a task for a worker; None if there is none for it now."""
         raise NotImplementedError
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Record rows, each of which comes once, with the worker that measured it."""
+        """Record rows, each with the worker that measured it; no row comes twice."""
         raise NotImplementedError
 
     def renewed(self, task: Task, member: Member) -> Task:
-        """A task that waits at a worker, as it would be given now."""
+        """Return a task that waits at a worker, with what is known by now of other points."""
         return task
 
     def joined(self, member: Member) -> None:
-        """A worker is ready.
+        """Take note of a worker that is ready.
 
         Raises:
-            RefusedError: it cannot take part.
+            RefusedError: the worker cannot take part.
         """
 
     def room(self, workers: int) -> int:
-        """Number of tasks that each of the workers may hold: one under way, and some that compile."""
+        """Return the number of tasks that each worker may hold: the task under way, and some that compile."""
         return 4
 
     def dropped(self, task: Task) -> None:
-        """A task for one board gets no rows: the board is gone for good."""
+        """Take back a task for a board that is gone for good; it gets no rows."""
 
     def left(self, worker: str) -> None:
-        """A worker will not come back."""
+        """Take note of a worker that will not come back."""
 
     def tick(self) -> None:
-        """Called twice a second, or more often."""
+        """Do periodic work; called twice a second or more often."""
 
     def close(self) -> None:
-        """The run has ended, however it did."""
+        """End the question, after the run's end or failure."""
 
 
 class Recording(Question):
-    """A question with a results folder. Made, it only looks; the first worker that joins opens the folder, and the
-    others must have the same kind of GPU.
+    """A question with a results folder. The constructor only reads the folder; the first worker that joins opens it,
+    and the others must have the same kind of GPU.
 
     Args:
         study: name of the study.
-        out: the results folder.
-        source: measured or replayed.
+        out: results folder.
+        source: ``measured`` or ``replayed``.
         say: takes a line for the user.
 
     Raises:
@@ -105,22 +105,22 @@ class Recording(Question):
         self._exit = ExitStack()
         self._opened = False
         self._controls: set[tuple[str, str]] = set()
-        """Places and boards whose noise floor was measured, or is being measured."""
+        """Cases (:func:`place_of`) and boards whose noise floor was measured, or is being measured."""
         self._noise: dict[tuple[str, str], float] = {}
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        """Provenance of a folder that is begun on a GPU."""
+        """Return the provenance of a folder that is begun on a GPU."""
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Take up what the folder holds."""
+        """Load the state of the run from the folder's rows."""
         raise NotImplementedError
 
     @property
-    def _about(self) -> dict[str, Any]:
+    def _provenance(self) -> dict[str, Any]:
         """Provenance of the open folder."""
-        assert self._folder.about is not None
-        return self._folder.about
+        assert self._folder.provenance is not None
+        return self._folder.provenance
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker; the others must have the same kind of GPU."""
@@ -130,27 +130,28 @@ class Recording(Question):
             if self._folder.remark:
                 self.say(f"{self._folder.remark}; they are measured again")
             self._begin()
-        name = self._about["gpu"]["name"]
+        name = self._provenance["gpu"]["name"]
         if member.gpu["name"] != name:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
 
     def _chip_for(self, member: Member) -> Chip:
-        """The GPU that picks are for: the first worker's kind. Every board of the kind gets the same points; resident
-        clusters are estimated, because boards of one kind may differ in them."""
+        """Return the chip that configs are picked for: the first worker's kind of GPU. Every board of the kind gets the
+        same points; resident clusters are estimated, because boards of one kind may differ in them."""
         if "memory_rate" in member.gpu:
             return Chip(**{name: member.gpu[name] for name in ("sms", "l2_bytes", "memory_rate")})
         return SXM
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Unlock the folder."""
         self._exit.close()
 
-    def _note_board(self, member: Member, **also: Any) -> None:
-        """Note on whose board rows are measured, and what else is to be noted."""
-        self._folder.note(boards=list(dict.fromkeys([*self._about.get("boards", []), member.board])), **also)
+    def _note_board(self, member: Member, **fields: Any) -> None:
+        """Note a worker's board, and other fields, in the provenance."""
+        self._folder.note(boards=list(dict.fromkeys([*self._provenance.get("boards", []), member.board])), **fields)
 
     def _control(self, point: Point, member: Member, protocol: Protocol) -> Task | None:
-        """The noise floor of a point's place on a board, once; a replay has what was recorded."""
+        """Return the task that measures the noise floor of a point's case on a board; None if it was given out before,
+        or in a replay."""
         key = place_of(point), member.board
         if key in self._controls or self._source != "measured":
             return None
@@ -158,30 +159,30 @@ class Recording(Question):
         return Task((cublas_control(point),), protocol, "control", board=member.board)
 
     def _learn(self, row: Row) -> None:
-        """Note what a row says of the noise floor."""
+        """Take the noise floor from a row of stage ``control``."""
         if row.stage == "control":
             key = place_of(row.point), row.board
             self._controls.add(key)
             if row.ok:
                 self._noise[key] = round(noise_floor(ratio_of(row.figures)), 6)
 
-    def _complete(self, row: Row, **more: Any) -> Row:
-        """A worker's row with its origin; of its figures, and of more that it may lack, those that its status may
+    def _complete(self, row: Row, **defaults: Any) -> Row:
+        """Add study, source and GPU to a worker's row, and figures that it lacks; drop figures that its status may not
         carry."""
         study, source, gpu = self._origin
-        figures = figures_of(row.status, {**more, **row.figures})
+        figures = figures_of(row.status, {**defaults, **row.figures})
         return replace(row, figures=figures, study=study, source=source, gpu=gpu)
 
-    def _refused(self, point: Point, why: str, stage: str, process: int = 0) -> Row:
-        """The row of a point that some rule refuses."""
-        return Row(point, "illegal", why, {}, (), stage, process, *self._origin)
+    def _refused(self, point: Point, reason: str, stage: str, process: int = 0) -> Row:
+        """Return the row of an illegal point."""
+        return Row(point, "illegal", reason, {}, (), stage, process, *self._origin)
 
     @property
     def _origin(self) -> tuple[str, str, str]:
         """Study, source and GPU of a row."""
-        return self._study, self._source, self._about["gpu"]["name"]
+        return self._study, self._source, self._provenance["gpu"]["name"]
 
 
 def cublas_control(point: Point) -> Point:
-    """cuBLAS against itself under a point's conditions."""
+    """Return the point of cuBLAS against itself under a point's conditions."""
     return replace(point, against="cublas", subject="cublas")

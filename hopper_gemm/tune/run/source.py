@@ -12,7 +12,7 @@ from hopper_gemm.model.tuned import local_root, results_root, slug
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.executors.local import Executor, Local
-from hopper_gemm.tune.run.executors.replay import Replay, about_record
+from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance
 from hopper_gemm.tune.run.task import Job, Rig
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of
@@ -24,18 +24,18 @@ BACKENDS = ("auto", "cuda", "replay")
 
 
 class NotRecordedError(ResultsError):
-    """There is neither a GPU nor a record."""
+    """There is neither a GPU nor a recorded study."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """See the module.
+    """GPUs of this host, an address for workers of other hosts, or a recorded study.
 
     Args:
-        gpus: of this host; none in a replay, or where workers of other hosts are to join.
+        gpus: GPUs of this host; none in a replay, or where workers of other hosts are to join.
         recorded: study to replay; None where GPUs measure.
-        missing: why there is no GPU, where one was looked for.
-        cluster: where workers of other hosts join, as ``HOST`` or ``HOST:PORT``; empty without them.
+        missing: why there is no GPU, if the backend looked for GPUs.
+        cluster: address where workers of other hosts join, ``HOST`` or ``HOST:PORT``; empty without them.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -45,22 +45,22 @@ class Source:
 
     @property
     def word(self) -> str:
-        """The word for it in provenance."""
+        """Name of the source in rows and provenance."""
         return "measured" if self.recorded is None else "replayed"
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Its keys of the provenance; of GPUs that are still to join, no name."""
+    def provenance(self) -> dict[str, Any]:
+        """Provenance keys of the source; the GPU's name is empty where workers are still to join."""
         if self.recorded is not None:
-            return about_record(self.recorded)
+            return replay_provenance(self.recorded)
         return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}
 
     def folder(self, spec: SweepSpec) -> Path:
-        """The default folder of a sweep. Replays of another question, or of another record, stand beside
-        each other: ``name``, ``name-2``, ..."""
+        """Return the default folder of a sweep. Replays of other questions or other recorded studies stand beside each
+        other: ``name``, ``name-2``, ..."""
         if self.recorded is None:
             return local_root() / (slug(self.gpus[0].name) if self.gpus else "cluster") / spec.name
-        wanted = identity_of({**self.about, "spec_digest": spec.digest, "source": self.word})
+        wanted = identity_of({**self.provenance, "spec_digest": spec.digest, "source": self.word})
         root = local_root() / "replay"
         for number in count(1):
             path = root / (spec.name if number == 1 else f"{spec.name}-{number}")
@@ -72,13 +72,7 @@ class Source:
         raise AssertionError
 
     def opening(self, verb: str, what: str, folder: Path) -> str:
-        """The first line to tell the user: what will happen and where.
-
-        Args:
-            verb: such as ``Measuring``.
-            what: is measured.
-            folder: of the results.
-        """
+        """Return the line that says what will be measured, where, and into which folder: ``Measuring ...``."""
         if self.recorded is not None:
             return (
                 f"Replaying {what} from recorded measurements of an {self.recorded.provenance['gpu']['name']} "
@@ -89,7 +83,7 @@ class Source:
         return f"{verb} {what} on {where} into {shown(folder)}"
 
     def executor(self, job: Job, say: Callable[[str], None] = lambda text: None) -> Executor:
-        """The workers, started; those of other hosts learn from a line for the user how to join."""
+        """Start the workers; with a cluster, ``say`` gets the command by which hosts join."""
         if self.recorded is not None:
             return Replay(self.recorded)
         if self.cluster:
@@ -102,27 +96,27 @@ class Source:
 
 
 def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], cluster: str = "") -> Source:
-    """Find the GPUs, or else a record.
+    """Find the GPUs, or else a recorded study.
 
     Args:
-        record: gives the folder to replay, told why there is no GPU.
-        backend: of :data:`BACKENDS`.
+        record: returns the folder to replay; its argument says why there is no GPU.
+        backend: one of :data:`BACKENDS`.
         gpus: indices among the visible GPUs.
-        cluster: see :class:`Source`.
+        cluster: address of :class:`Source`.
 
     Raises:
-        NoHopperError: ``backend`` is ``"cuda"`` and a GPU is not there.
-        NotRecordedError: there is neither a GPU nor a record.
-        ValueError: the GPUs are of several kinds, or there is no such backend.
+        NoHopperError: ``backend`` is ``"cuda"`` and a GPU is missing.
+        NotRecordedError: there is neither a GPU nor a recorded study.
+        ValueError: the GPUs are of several kinds, or the backend is unknown.
     """
     if cluster:
         return Source(cluster=cluster)
-    found, missing = find(gpus, backend)
-    return Source(found) if found else Source(recorded=read_study(record(missing)), missing=missing)
+    present, missing = find(gpus, backend)
+    return Source(present) if present else Source(recorded=read_study(record(missing)), missing=missing)
 
 
 def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
-    """The GPUs to measure on; or none, and why.
+    """Return the GPUs to measure on; or none, and the reason.
 
     Raises:
         NoHopperError, ValueError: as :func:`choose`.
@@ -132,29 +126,25 @@ def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
     if backend == "replay":
         return (), ""
     try:
-        found = tuple(Rig().find(index) for index in gpus)
+        ids = tuple(Rig().find(index) for index in gpus)
     except NoHopperError as error:
-        if backend == "cuda" or tuple(gpus) != (0,):  # who names GPUs wants them
-            raise
+        if backend == "cuda" or tuple(gpus) != (0,):  # GPUs that the user names are required
+            raise NoHopperError(f"{error}, or use --backend replay") from None
         return (), str(error).split(";")[0]
-    kinds = sorted({gpu.name for gpu in found})
+    kinds = sorted({gpu.name for gpu in ids})
     if len(kinds) > 1:
         raise ValueError(f"--gpus must be of one kind but got {' and '.join(kinds)}; name those of one kind")
-    return found, ""
+    return ids, ""
 
 
 def recorded_study(name: str, missing: str) -> Path:
-    """The recorded study of a name.
-
-    Args:
-        name: of the study.
-        missing: why there is no GPU, where one was looked for.
+    """Return the folder of a recorded study; ``missing`` says why there is no GPU, for the error's message.
 
     Raises:
-        NotRecordedError: there is none.
+        NotRecordedError: no recorded study has this name.
     """
-    found = recorded_folders(name)
-    if not found:
+    folders = recorded_folders(name)
+    if not folders:
         why = f"{missing}, and " if missing else ""
         raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")
-    return found[0]
+    return folders[0]

@@ -27,12 +27,12 @@ NAMED = ("control", "compare")
 
 @dataclass(frozen=True)
 class LaunchCounter:
-    """A counter of launches, in processes of its own; it blocks, and has the GPU to itself.
+    """A counter of launches. It runs in processes of its own, and the worker waits for it: it needs the GPU to itself.
 
     Args:
-        count: takes points, the GPU and the folder of kernels; returns the counts of each point. A function of a
-            module, since it travels. It raises a ValueError if it cannot count on this host.
-        observer: of the kernels that it runs; see :class:`hopper_gemm.compiler.store.KernelId`.
+        count: takes points, the GPU and the folder of kernels; returns the counts of each point. A module-level
+            function, because it is pickled. It raises a ValueError if it cannot count on this host.
+        observer: observer of the kernels that it runs; see :class:`hopper_gemm.compiler.store.KernelId`.
     """
 
     count: Callable[[Sequence[Point], GpuId, Path], Sequence[Any]]
@@ -44,17 +44,16 @@ class Task:
     """Points for one worker, measured one after the other, with what the worker must know of other points.
 
     Args:
-        points: what is measured.
-        method: a protocol times them, a counter counts a launch of each.
-        stage: of the rows.
+        points: points to measure.
+        method: a protocol times the points; a counter counts a launch of each.
+        stage: stage of the rows.
         process: number of the fresh process, noted with each pair.
-        child: name of the process that measures them, which has measured nothing of another name; any where empty.
+        child: name of the measuring process; a process measures tasks of one name only. Empty: any process.
         race: when a hopeless config is dropped, and which config it is compared with.
-        finalists: recipes by baseline among which its way is chosen, as another process found them; see
+        finalists: recipes by baseline, from an earlier search, among which the baseline's candidate is chosen; see
             :func:`hopper_gemm.tune.measure.baselines.choose.choose_again`.
-        twins: machine code that was measured with the same launch, by digest, with the config that ran it; it is not
-            measured again.
-        board: UUID of the only board that may measure them; any where empty.
+        twins: configs whose machine code was measured with the same launch, by digest; it is not measured again.
+        board: UUID of the only board that may measure the points; empty: any board.
     """
 
     points: tuple[Point, ...]
@@ -77,28 +76,28 @@ class Task:
         samples: tuple[Sample, ...] = (),
         finalists: tuple[str, ...] = (),
     ) -> Row:
-        """The row of a point on a board, as far as it is known without the study.
+        """Return the row of a point on a board, without study, source and GPU.
 
-        Its status is of the results schema; ``"twin"`` where the reason names the config that ran the same machine
-        code; or empty where a record has no such row.
+        The status is of the results schema; ``"twin"`` if the reason names a config that ran the same machine code; or
+        empty if a replayed study has no such row.
         """
-        about = point, status, reason, figures or {}, samples, self.stage, self.process
-        return Row(*about, board=board, finalists=finalists)
+        fields = point, status, reason, figures or {}, samples, self.stage, self.process
+        return Row(*fields, board=board, finalists=finalists)
 
     def without(self, row: Row) -> Task | None:
-        """The task less the point of a row; None where the row is not of this task."""
+        """Return the task without the point of a row; None if the row is not of this task."""
         if row.point not in self.points or (row.stage, row.process) != (self.stage, self.process):
             return None
         return replace(self, points=tuple(point for point in self.points if point != row.point))
 
 
 Request = tuple[Literal["describe", "prepare", "measure"], dict[str, Any]]
-"""A request to a measuring child: a step, and its arguments by name; but for the first they are those of
+"""A request to a measuring child: a step and its arguments by name. ``prepare`` and ``measure`` are methods of
 :class:`hopper_gemm.tune.measure.bench.Bench`."""
 
 
 def measuring(store: Path | None, seed: int) -> Handler:
-    """The handler of a measuring child. Made early it only loads modules; the first request touches the GPU."""
+    """Return the handler of a measuring child. It is made early to load modules; the first request opens the GPU."""
     from hopper_gemm.tune.measure.baselines import missing
     from hopper_gemm.tune.measure.bench import Bench
     from hopper_gemm.tune.measure.device import describe_current
@@ -117,19 +116,20 @@ def measuring(store: Path | None, seed: int) -> Handler:
 
 
 def naming() -> Handler:
-    """The handler of the child that names baselines' kernels: the profiler slows what its process launches later."""
+    """Return the handler of the child that names baselines' kernels. It has a process of its own, because the profiler
+    slows later launches of its process."""
     from hopper_gemm.tune.measure.baselines.naming import baseline_kernel
 
-    return lambda asked: baseline_kernel(*asked)
+    return lambda arguments: baseline_kernel(*arguments)
 
 
 @dataclass(frozen=True)
 class Rig:
-    """The parts of a worker. Tests replace them; all are module-level functions, since they travel.
+    """Injectable dependencies of a worker; module-level functions, because they are pickled.
 
     Args:
-        find: a GPU by its index among the visible ones, without a CUDA context.
-        measuring, naming, compiling: handlers of the processes that do so.
+        find: returns a GPU by its index among the visible ones, without a CUDA context.
+        measuring, naming, compiling: make the handlers of the processes that measure, name and compile.
     """
 
     find: Callable[[int], GpuId] = find_hopper
@@ -143,14 +143,14 @@ class Job:
     """The settings of a run, sent to every worker.
 
     Args:
-        study: its name.
-        seed: of the matrices and the bootstrap.
+        study: name of the study.
+        seed: seed of the matrices and the bootstrap.
         store: folder of compiled kernels; None for the default of the worker's host.
-        log: file that takes what its processes print; None for the default of its host.
-        fresh: processes that load their modules ahead, as many as measure one after the other.
-        verbose: say of each row where its seconds went.
-        against: baselines that will be asked for.
-        rig: parts.
+        log: file for the output of the worker's processes; None for the default of its host.
+        fresh: number of fresh processes of a task series; spares load their modules ahead.
+        verbose: report for each row where its seconds went.
+        against: baselines that the tasks will name.
+        rig: dependencies of the workers.
     """
 
     study: str
@@ -165,12 +165,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Joined:
-    """A worker is ready.
-
-    Args:
-        gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
-        missing: baselines that cannot be asked here, with the reason.
-    """
+    """A worker is ready; its fields are those of :class:`hopper_gemm.tune.run.question.Member`."""
 
     gpu: dict[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -185,23 +180,14 @@ class Said:
 
 @dataclass(frozen=True)
 class Begun:
-    """A point is being measured.
-
-    Args:
-        key: of the row that will come of it.
-    """
+    """The point of a row is being measured."""
 
     key: RowKey
 
 
 @dataclass(frozen=True)
 class Left:
-    """A worker is gone.
-
-    Args:
-        reason: one line.
-        for_good: whether it will not come back: its GPU cannot be used.
-    """
+    """A worker is gone; ``for_good`` if its GPU cannot be used."""
 
     reason: str
     for_good: bool = False
@@ -212,15 +198,15 @@ Event = Joined | Said | Begun | Row | Left
 
 @lru_cache(4096)
 def launch_key(point: Point) -> tuple[Any, ...]:
-    """Values that two points of equal machine code must share to be one measurement."""
+    """Return the values that two points of equal machine code must share to be one measurement."""
     kernel = point.config
     values = all_values(point.config)
     host = tuple(values[name] for name in HOST_FIELDS)
-    about = (point.problem, point.regime, point.context, point.against, point.data)
-    return (*about, kernel.smem_bytes, kernel.threads, kernel.chunk_n, *host)
+    conditions = (point.problem, point.regime, point.context, point.against, point.data)
+    return (*conditions, kernel.smem_bytes, kernel.threads, kernel.chunk_n, *host)
 
 
 def ratio_of(figures: Mapping[str, Any]) -> Ratio:
-    """The speedup among figures, with its interval."""
+    """Return the speedup among figures, with its interval."""
     median, low, high = (float(figures[name]) for name in ("speedup", "speedup_low", "speedup_high"))
     return Ratio(median, low, high, int(figures["pairs"]))

@@ -1,4 +1,4 @@
-"""Other processes on a GPU, as far as NVML tells."""
+"""Other processes on a GPU, as far as NVML reports them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ import pynvml
 from hopper_gemm.tune.measure.device import GpuId
 
 LOOKS, LOOK_SECONDS = 3, 1.0
-"""A GPU is busy if every one of these looks finds it so. NVML's utilisation is a mean over up to a second: one look
-would also see the run that has just ended."""
+"""A GPU is busy if every look finds it busy. NVML's utilisation is a mean over up to a second: a single look would also
+see a run that has just ended."""
 
 BUSY_PERCENT = 10
-"""Utilisation from which on a GPU is busy although NVML lists no process, as in a container that hides
-those of others."""
+"""Utilisation from which on a GPU is busy although NVML lists no process, as in a container that hides processes of
+others."""
 
 
 def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: bool = False) -> str:
-    """A line on what keeps a GPU busy: processes that hold a context on it, other than this one and its descendants,
-    or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty where it is idle or NVML does not tell.
+    """Return a line on what keeps a GPU busy: processes that hold a context on it, other than this process and its
+    descendants, or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty if it is idle or NVML does not
+    report.
 
     Args:
         gpu: the GPU.
         sleep: waits between looks, seconds.
-        measuring: whether this process measures on it meanwhile, so that its utilisation tells nothing of others.
+        measuring: True if this process measures on the GPU meanwhile, so that its utilisation says nothing of others.
     """
-    told = ""
     for look in range(LOOKS):
         if look:
             sleep(LOOK_SECONDS)
-        told = _seen(gpu, measuring)
-        if not told:
+        if not (message := _look(gpu, measuring)):
             break
-    return told
+    return message
 
 
-def _seen(gpu: GpuId, measuring: bool) -> str:
-    """One look."""
-    _asked(pynvml.nvmlInit)
-    handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+def _look(gpu: GpuId, measuring: bool) -> str:
+    """Look at a GPU once; as :func:`busy`."""
+    _nvml(pynvml.nvmlInit)
+    handle = _nvml(pynvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
     if handle is None:
         return ""
-    listed = _asked(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    listed = _nvml(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
     others = [process for process in listed if not _ours(process.pid)]
-    rates, memory = _asked(pynvml.nvmlDeviceGetUtilizationRates, handle), _asked(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    rates, memory = _nvml(pynvml.nvmlDeviceGetUtilizationRates, handle), _nvml(pynvml.nvmlDeviceGetMemoryInfo, handle)
     if not others and (measuring or listed or rates is None or rates.gpu < BUSY_PERCENT):
         return ""
     who = ", ".join(map(_described, others)) or "a process that NVML does not list"
@@ -58,11 +57,11 @@ def _seen(gpu: GpuId, measuring: bool) -> str:
 
 
 def _described(process: Any) -> str:
-    """A process with its name and memory, as far as NVML knows them."""
-    name, memory = _asked(pynvml.nvmlSystemGetProcessName, process.pid), process.usedGpuMemory
-    known = [Path(name).name if name else "", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
-    more = ", ".join(filter(None, known))
-    return f"process {process.pid}{f' ({more})' if more else ''}"
+    """Return a process with its name and memory, as far as NVML reports them."""
+    name, memory = _nvml(pynvml.nvmlSystemGetProcessName, process.pid), process.usedGpuMemory
+    details = [Path(name).name if name else "", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
+    text = ", ".join(filter(None, details))
+    return f"process {process.pid}{f' ({text})' if text else ''}"
 
 
 def _ours(pid: int) -> bool:
@@ -75,8 +74,8 @@ def _ours(pid: int) -> bool:
     return pid == os.getpid()
 
 
-def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML; None where it cannot, or may not."""
+def _nvml(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML; return None where the call fails or is not permitted."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:

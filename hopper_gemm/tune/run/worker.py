@@ -1,8 +1,7 @@
-"""A worker: one GPU, the compilers that serve it, and the measuring child that alone touches it.
+"""A worker: one GPU, the compilers that serve it, and the measuring child, the only process that uses the GPU.
 
-It has no threads. Wherever it waits, it listens to the coordinator and lets the compilers work ahead; the measurement
-itself reads from top to bottom. A row depends on its task alone: what a worker keeps of earlier tasks is processes,
-compiled kernels and the names of baselines' kernels.
+A worker has no threads. While it waits for a child, it listens to the coordinator and lets the compilers work ahead. A
+row depends on its task alone: a worker keeps processes, compiled kernels and names of baselines' kernels, no results.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ RUN_SECONDS = 60.0
 """Allowance for allocating, checking and capturing, beside the timing itself."""
 
 BASELINE_SECONDS = 600.0
-"""Allowance for choosing the best of a baseline's many ways."""
+"""Allowance for choosing among a baseline's candidates."""
 
 GPU_SECONDS = 60.0
-"""Time to wait for a GPU that another process holds, such as the orphan of a killed run that is still ending."""
+"""Seconds to wait for a GPU that another process holds, such as the orphan of a killed run that is still ending."""
 
 TRIES = 2
-"""Processes that a point may take along before it counts as a crash."""
+"""Measuring processes that a point may end before it counts as a crash."""
 
 
 def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bool) -> None:
-    """The life of a worker's process: until its coordinator hangs up, or its GPU cannot be used.
+    """Run a worker in this process, until its coordinator hangs up or its GPU cannot be used.
 
     Args:
-        line: takes tasks as (number, task), in any order; gives each :data:`hopper_gemm.tune.run.task.Event`.
-        job: of the run.
+        line: brings tasks as (number, task), in any order; takes each :data:`hopper_gemm.tune.run.task.Event`.
+        job: settings of the run.
         gpu: index among the visible GPUs.
-        cores: to keep to, compilers and all.
-        by_main: see :func:`hopper_gemm.compiler.child.settle_in`.
+        cores: CPU cores of the worker and its compilers.
+        by_main: argument of :func:`hopper_gemm.compiler.child.settle_in`.
     """
     worker = None
     try:
@@ -67,7 +66,7 @@ def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bo
 
 
 def log_file(study: str) -> Path:
-    """The file in the user's cache to which processes of a study print, begun anew where it is large."""
+    """Return the log file of a study's processes in the user's cache; a file above 10 MB is started anew."""
     path = private_folder("logs") / f"{study}.log"
     if path.is_file() and path.stat().st_size > 10**7:
         path.unlink()
@@ -75,7 +74,7 @@ def log_file(study: str) -> Path:
 
 
 def private_folder(name: str) -> Path:
-    """A folder of the user's cache that only the user may enter."""
+    """Return a folder of the user's cache that only the user may enter; it is made if it is missing."""
     folder = default_store().parent / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -83,15 +82,7 @@ def private_folder(name: str) -> Path:
 
 
 class Worker:
-    """See the module.
-
-    Args:
-        job: of the run.
-        gpu: the GPU; nothing has touched it yet.
-        cores: number of them that it may use.
-        line: to the coordinator.
-        log: what its processes print goes there.
-    """
+    """Compiles and measures the points of tasks on a GPU, on which no CUDA context exists yet."""
 
     def __init__(self, job: Job, gpu: GpuId, cores: int, line: Connection, log: Path) -> None:
         self._job, self._gpu, self._line, self._log = job, gpu, line, log
@@ -107,10 +98,10 @@ class Worker:
         self._kernel_names: dict[Any, str] = {}
 
     def run(self) -> None:
-        """Until the coordinator hangs up.
+        """Work through tasks until the coordinator hangs up.
 
         Raises:
-            EOFError: it did.
+            EOFError: the coordinator hung up.
             NoHopperError: the GPU cannot be used.
         """
         self._open_gpu()
@@ -121,16 +112,15 @@ class Worker:
                 continue
             task = self._queue.pop(number)
             self._begun.add(number)
-            for row in (
-                self._counted(task, task.method) if isinstance(task.method, LaunchCounter) else self._timed(task)
-            ):
-                self._tell(row)
+            counter = task.method if isinstance(task.method, LaunchCounter) else None
+            for row in self._time(task) if counter is None else self._count(task, counter):
+                self._send(row)
             while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
                 self._spares.append(self._new_child())
                 self._spares[-1].start()
 
     def close(self) -> None:
-        """End all processes, then give the GPU free."""
+        """End all processes, then release the GPU."""
         for child in (self._child, self._namer, *self._spares):
             if child is not None:
                 child.close()
@@ -139,16 +129,16 @@ class Worker:
 
     # -----------------------------------------------------------------------------------------
 
-    def _wait(self, *asked: Child) -> None:
-        """Wait a second at most for a task, a compiler or a child that was asked; take what has come."""
-        wait([self._line, *self._pool.waits, *(handle for child in asked for handle in child.waits)], 1.0)
+    def _wait(self, *children: Child) -> None:
+        """Wait a second at most for a task, a compiler or one of the children; queue the tasks that arrived."""
+        wait([self._line, *self._pool.waits, *(handle for child in children for handle in child.waits)], 1.0)
         while self._line.poll(0):
             self._take(*self._line.recv())
         self._pool.pump()
 
     def _take(self, number: int, task: Task) -> None:
-        """Queue a task, whose kernels compile while others are measured; or renew one that waits, as the coordinator
-        knows more by now. A task that was begun is not renewed."""
+        """Queue a task, and compile its kernels while others are measured; or replace the queued task of that number. A
+        task that was begun is not replaced."""
         if number not in self._begun:
             self._queue[number] = task
             self._pool.submit(kernel for kernel in kernels_of(task) if kernel is not None)
@@ -157,29 +147,29 @@ class Worker:
         return all(kernel is None or self._pool.built(kernel) is not None for kernel in kernels_of(task))
 
     def _open_gpu(self) -> None:
-        """Hold the GPU, and describe it.
+        """Lock the GPU, start the children, and describe the GPU to the coordinator.
 
         Raises:
-            NoHopperError: another process holds it, or it cannot be used.
+            NoHopperError: another process holds the GPU, or it cannot be used.
         """
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
-        since, told = time.strftime("%H:%M:%S", time.localtime()), False
+        since, announced = time.strftime("%H:%M:%S", time.localtime()), False
         until = time.monotonic() + GPU_SECONDS
         while not self._lock.take(f"process {os.getpid()} since {since}, {self._job.study}"):
             holder = self._lock.taken() or "another process"
             if time.monotonic() > until:
                 raise NoHopperError(f"{name} is held by {holder}; wait for it, or name another with --gpus")
-            if not told:
-                self._tell(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
-                told = True
+            if not announced:
+                self._send(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
+                announced = True
             self._wait()
         self._child = self._new_child()
         self._child.start()
         self._namer = self._process(self._job.rig.naming)
         self._namer.start()
-        self._tell(self._described())
+        self._send(self._describe())
 
-    def _described(self) -> Joined:
+    def _describe(self) -> Joined:
         """Ask the measuring child to describe the GPU and the baselines.
 
         Raises:
@@ -187,13 +177,13 @@ class Worker:
         """
         assert self._child is not None
         for _ in range(TRIES):
-            reply = self._ask(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
+            reply = self._request(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
             if reply.kind == "answer":
                 return Joined(*reply.value)
         raise NoHopperError(f"GPU {self._gpu.index} ({self._gpu.name}) cannot be used: {reply.error}")
 
-    def _timed(self, task: Task) -> Iterator[Row]:
-        """The rows of a task, as its points are measured one after the other."""
+    def _time(self, task: Task) -> Iterator[Row]:
+        """Measure the points of a task one after the other; yield their rows."""
         for index, (point, kernel) in enumerate(zip(task.points, kernels_of(task), strict=True)):
             built = None if kernel is None else self._pool.result(kernel)
             figures = {} if built is None else compiled_figures(point, built)
@@ -202,46 +192,46 @@ class Worker:
             elif twin := task.twins.get(figures.get("code", "")):
                 yield task.row(point, self._gpu.uuid, "twin", twin, figures)
             else:
-                self._tell(Begun(task.row(point, self._gpu.uuid, "").key))
+                self._send(Begun(task.row(point, self._gpu.uuid, "").key))
                 began = time.monotonic()
-                outcome = self._measured(task, point, self._following(task, index))
+                outcome = self._measure(task, point, self._following(task, index))
                 measured = time.monotonic()
                 figures, reason = {**figures, **outcome.figures}, outcome.reason
                 if outcome.status == "ok":
                     if task.stage in NAMED:
                         figures["baseline_kernel"] = self._kernel_name(point, outcome.recipe)
                     if built is not None:
-                        reason = reason or serialised(point, built)
+                        reason = reason or compile_remark(point, built)
                 if self._job.verbose:
-                    self._tell(Said(spent(task, point, outcome, measured - began, time.monotonic() - measured)))
-                told = outcome.status, reason, figures, outcome.samples, outcome.finalists
-                yield task.row(point, self._gpu.uuid, *told)
+                    self._send(Said(time_report(task, point, outcome, measured - began, time.monotonic() - measured)))
+                result = outcome.status, reason, figures, outcome.samples, outcome.finalists
+                yield task.row(point, self._gpu.uuid, *result)
 
-    def _measured(self, task: Task, point: Point, following: Point | None) -> Outcome:
-        """Measure a point; one that takes its process along gets another try in a new one."""
+    def _measure(self, task: Task, point: Point, following: Point | None) -> Outcome:
+        """Measure a point; if the process dies over it, try again in a new one."""
         request, seconds = request_of(task, point, following)
         for attempt in range(TRIES):
             child = self._child_for(task)
             if attempt:  # a process that dies while it starts is not the point's fault
-                self._described()
-            reply = self._ask(child, request, seconds)
+                self._describe()
+            reply = self._request(child, request, seconds)
             if reply.kind == "answer":
                 return reply.value
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
 
     def _following(self, task: Task, index: int) -> Point | None:
-        """The point that is likely to be measured next in this process."""
+        """Return the point that is likely to be measured next in this process, if its kernel is compiled."""
         if index + 1 < len(task.points):
             return task.points[index + 1]
-        later = (other for other in self._queue.values() if other.child == task.child and self._compiled(other))
-        other = next(later, None)
-        kernel = None if other is None else kernels_of(other)[0]
-        if other is None or kernel is None or self._pool.result(kernel).status != "ok":
+        waiting = (queued for queued in self._queue.values() if queued.child == task.child and self._compiled(queued))
+        queued = next(waiting, None)
+        kernel = None if queued is None else kernels_of(queued)[0]
+        if queued is None or kernel is None or self._pool.result(kernel).status != "ok":
             return None
-        return other.points[0]
+        return queued.points[0]
 
     def _child_for(self, task: Task) -> Child:
-        """The process that measures a task; a new one where its name is another's."""
+        """Return the process that measures a task; a fresh one if the task names another than the current one."""
         assert self._child is not None
         if task.child and task.child != self._child_name:
             self._child.close()
@@ -251,7 +241,7 @@ class Worker:
         return self._child
 
     def _prepare(self, task: Task) -> None:
-        """Let the processes that come next make their contexts and matrices at the same time, before any is timed."""
+        """Let the fresh processes of a series make contexts and matrices at the same time, before any is timed."""
         count = max(1, self._job.fresh - task.process)
         while len(self._spares) < count:
             self._spares.append(self._new_child())
@@ -262,40 +252,40 @@ class Worker:
             self._wait(*waiting)
 
     def _kernel_name(self, point: Point, recipe: Any) -> str:
-        """The kernel that a point's baseline runs, learnt once for each way to run it."""
+        """Return the name of the kernel that a point's baseline runs; profiled once for each recipe."""
         key = point.problem, point.against, repr(recipe)
         if key not in self._kernel_names:
             assert self._namer is not None
             seconds = RUN_SECONDS + (0.0 if point.against == "cublas" else BASELINE_SECONDS)
-            replies = (self._ask(self._namer, (point, recipe), seconds) for _ in range(TRIES))
+            replies = (self._request(self._namer, (point, recipe), seconds) for _ in range(TRIES))
             self._kernel_names[key] = next((reply.value for reply in replies if reply.kind == "answer"), "unknown")
         return self._kernel_names[key]
 
-    def _counted(self, task: Task, counter: LaunchCounter) -> Iterator[Row]:
-        """The rows of launches that are counted. It blocks: nothing else can be done on the GPU meanwhile, and the
-        process still ends with its coordinator."""
+    def _count(self, task: Task, counter: LaunchCounter) -> Iterator[Row]:
+        """Count launches of the points of a task; yield their rows. The worker waits for the counter: the GPU is free
+        for nothing else, and the process still ends with its coordinator."""
         assert self._child is not None
         board = self._gpu.uuid
         self._child.close()
-        self._tell(Begun(task.row(task.points[0], board, "").key))
-        able: dict[Point, dict[str, Any]] = {}
+        self._send(Begun(task.row(task.points[0], board, "").key))
+        runnable: dict[Point, dict[str, Any]] = {}
         for point, kernel in zip(task.points, kernels_of(task), strict=True):
             built = None if kernel is None else self._pool.result(kernel)
             if built is None or built.report is None or built.status == "ok":
-                able[point] = {} if built is None else {"code": compiled_figures(point, built)["code"]}
+                runnable[point] = {} if built is None else {"code": compiled_figures(point, built)["code"]}
             else:
                 yield task.row(point, board, built.status, built.reason)
         try:
-            counted = counter.count(list(able), self._gpu, self._store) if able else []
+            results = counter.count(list(runnable), self._gpu, self._store) if runnable else []
         except ValueError as error:  # such as a profiler that is missing, or may not count here
-            yield from (task.row(point, board, "crash", str(error)) for point in able)
+            yield from (task.row(point, board, "crash", str(error)) for point in runnable)
             return
-        for (point, figures), got in zip(able.items(), counted, strict=False):
-            named = {"baseline_kernel": got.kernel} if got.kernel else {}
-            status = "ok" if got.figures else "crash"
-            yield task.row(point, board, status, got.reason or got.note, {**figures, **got.figures, **named})
+        for (point, figures), counts in zip(runnable.items(), results, strict=False):
+            named = {"baseline_kernel": counts.kernel} if counts.kernel else {}
+            status = "ok" if counts.figures else "crash"
+            yield task.row(point, board, status, counts.reason or counts.note, {**figures, **counts.figures, **named})
 
-    def _ask(self, child: Child, request: Any, seconds: float) -> Reply:
+    def _request(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)
         while (reply := child.poll()) is None:
             self._wait(child)
@@ -305,41 +295,35 @@ class Worker:
         return self._process(self._job.rig.measuring, self._store, self._job.seed)
 
     def _process(self, factory: Callable[..., Handler], *arguments: Any) -> Child:
-        """A process on the worker's GPU, which stays held as long as the process lives."""
+        """Return a child on the worker's GPU; it holds the GPU's lock as long as it lives."""
         environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
         return Child(factory, *arguments, environment=environment, log=self._log, holds=self._lock.handle)
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         self._line.send(event)
 
 
 def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
-    """The request to the measuring child for a point, and the seconds that it may take."""
+    """Return the request to the measuring child for a point, and the seconds that it may take."""
     assert not isinstance(task.method, LaunchCounter)
-    asked = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
-    known = {"following": following, "finalists": task.finalists.get(point.against, ())}
+    arguments: dict[str, Any] = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
+    arguments |= {"following": following, "finalists": task.finalists.get(point.against, ())}
     seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
     seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
-    return ("measure", {**asked, **known}), seconds
+    return ("measure", arguments), seconds
 
 
-def spent(task: Task, point: Point, outcome: Outcome, measuring: float, naming: float) -> str:
-    """A line on where the seconds of a row went.
-
-    Args:
-        task, point: of the row.
-        outcome: tells its own steps; what is left of ``measuring`` went into the process: its start, its context.
-        measuring: seconds until the measuring child had answered.
-        naming: seconds for the name of the baseline's kernel.
-    """
+def time_report(task: Task, point: Point, outcome: Outcome, measuring: float, naming: float) -> str:
+    """Return a line on where the seconds of a row went. The outcome has the seconds of its steps; the rest of
+    ``measuring`` is the start of the process."""
     steps = {"process": measuring - sum(outcome.seconds.values()), **outcome.seconds, "name": naming}
-    told = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
+    parts = ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items())
     row = f"{point.problem} {point.against} {task.stage}, process {task.process}"
-    return f"{row}: {measuring + naming:.2f} s: {told}"
+    return f"{row}: {measuring + naming:.2f} s: {parts}"
 
 
 def kernels_of(task: Task) -> list[KernelId | None]:
-    """The kernel to compile for each point of a task; None for a baseline."""
+    """Return the kernel to compile for each point of a task; None for a baseline."""
     observer = task.method.observer if isinstance(task.method, LaunchCounter) else ""
     return [None if point.is_baseline else _kernel_of(point, observer) for point in task.points]
 
@@ -350,24 +334,26 @@ def _kernel_of(point: Point, observer: str) -> KernelId:
 
 
 def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
-    """Figures of a point that compiling gives, by column."""
+    """Return the figures that compiling gives of a point, by column."""
     figures: dict[str, Any] = {"smem_bytes": point.config.smem_bytes}
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     return figures
 
 
-def serialised(point: Point, built: Built) -> str:
-    """A remark for a measured kernel's row, empty if there is none."""
-    most, told = point.config.wgmma_waits, built.reason
+def compile_remark(point: Point, built: Built) -> str:
+    """Return the remark for a measured kernel's row; empty unless the compiler reported a reason or serialised
+    wgmma."""
+    most = point.config.wgmma_waits
     if built.report is None or built.report.wgmma_waits <= most:
-        return told
+        return built.reason
     waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"
-    return "; ".join(filter(None, [told, waits]))
+    return "; ".join(filter(None, [built.reason, waits]))
 
 
 def shares(cores: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """Cores divided among a number of workers, neighbours together; all to each where there are fewer than workers."""
+    """Divide cores among a number of workers, neighbours together; each gets all cores if there are fewer cores than
+    workers."""
     for i in range(count):
         low, high = i * len(cores) // count, (i + 1) * len(cores) // count
         yield tuple(cores[low:high] if len(cores) >= count else cores)

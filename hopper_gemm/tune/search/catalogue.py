@@ -23,18 +23,18 @@ def make(
     predicted: np.ndarray,
     seeds: int = 4,
     earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
-    known: Sequence[int] = (),
+    initial: Sequence[int] = (),
 ) -> LegalSampler:
-    """A sampler by its name.
+    """Return a new sampler.
 
     Args:
         name: of :data:`SAMPLERS`.
         space, objective, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
         predicted: logarithm of the time that a model predicts for each config of the space.
-        seeds: configs that guided samplers try first: up to half of them the best of earlier studies, the others the
-            model's.
+        seeds: number of configs that guided samplers try first: up to half of them are the best of earlier studies, the
+            others the model's.
         earlier: configs with losses and prediction, from earlier studies.
-        known: configs that guided samplers try before those, by number.
+        initial: numbers of the configs that guided samplers try before those.
 
     Raises:
         ValueError: there is no such sampler.
@@ -43,13 +43,13 @@ def make(
         return Ranked(space, objective, seed, np.arange(len(space)))
     if name == "random":
         return LegalSampler(space, objective, seed)
-    told = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
-    first = list(dict.fromkeys(number for _, number in told))[: seeds // 2]
+    ranked = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
+    seeded = list(dict.fromkeys(number for _, number in ranked))[: seeds // 2]
     if name == "prior":
-        return Ranked(space, objective, seed, predicted, [*known, *first])
-    first += [number for number in diverse(predicted, space.configs, seeds) if number not in first]
+        return Ranked(space, objective, seed, predicted, [*initial, *seeded])
+    seeded += [number for number in diverse(predicted, space.configs, seeds) if number not in seeded]
     if name == "tpe":
-        return Tpe(space, objective, seed, [*known, *first[:seeds]])
+        return Tpe(space, objective, seed, [*initial, *seeded[:seeds]])
     if name == "gp":
-        return Gp(space, objective, seed, predicted, [*known, *first[:seeds]], earlier)
+        return Gp(space, objective, seed, predicted, [*initial, *seeded[:seeds]], earlier)
     raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)} but got {name!r}")

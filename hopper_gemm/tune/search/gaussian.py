@@ -1,7 +1,7 @@
-"""A Gaussian process over places in several parameters: its kernel, its fit, its predictions. Arrays in, arrays out.
+"""A Gaussian process over points in several parameters: its kernel, its fit, its predictions.
 
-The kernel is a product of (1 + Matern-5/2) / 2 over the parameters, so that what a parameter does by itself, in pairs,
-and with all others is part of it from the start. Its variance is profiled out.
+The kernel is a product of (1 + Matern-5/2) / 2 over the parameters. Multiplied out, it is a sum over all subsets of the
+parameters: main effects, interactions of pairs, and so on. Its variance is profiled out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of the figures at two places.
+    """Covariance of the figures at two points.
 
     Args:
-        groups: the parameter behind each column of a place.
+        groups: index of the parameter behind each coordinate.
         scales: length scale of each parameter.
-        noise: variance of a figure, as a part of the process's.
+        noise: variance of a figure over that of the process.
     """
 
     groups: np.ndarray
@@ -32,25 +32,28 @@ class Covariance:
     noise: float = 1e-3
 
     def between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Covariance of any two places; rows of ``a`` down, rows of ``b`` across."""
+        """Return the covariance of any two points; rows of ``a`` down, rows of ``b`` across."""
         return covariance(apart(a, b, self.groups), self.scales)
 
-    def fitted(self, where: np.ndarray, figures: np.ndarray) -> Covariance:
-        """Length scales and noise by marginal likelihood, one after the other over a few values each.
+    def fitted(self, points: np.ndarray, figures: np.ndarray) -> Covariance:
+        """Return the covariance with the likeliest length scales and noise, chosen in turn among a few values each.
 
         Args:
-            where: places.
-            figures: one at each.
+            points: the observed points.
+            figures: the figure at each.
         """
-        distances = apart(where, where, self.groups)
+        distances = apart(points, points, self.groups)
         scales, noise = self.scales.copy(), self.noise
 
-        def score(found: np.ndarray, noise: float) -> float:
+        def score(kernel: np.ndarray, noise: float) -> float:
             try:
-                likely = _likelihood(found, figures, noise)
+                factor = np.linalg.cholesky(kernel + (noise + 1e-9) * np.eye(len(kernel)))
             except np.linalg.LinAlgError:
                 return -np.inf
-            return likely - 0.5 * float((np.log(scales) ** 2).sum()) / SCALE_SPREAD**2
+            white = np.linalg.solve(factor, figures - figures.mean())
+            variance = max(float(white @ white) / len(figures), 1e-10)
+            likelihood = -0.5 * len(figures) * np.log(variance) - float(np.log(np.diag(factor)).sum())
+            return likelihood - 0.5 * float((np.log(scales) ** 2).sum()) / SCALE_SPREAD**2
 
         for _ in range(ROUNDS):
             for group in range(len(scales)):
@@ -61,61 +64,64 @@ class Covariance:
                     rated.append(score(others * _link(distances[group], scale), noise))
                 scales[group] = SCALES[int(np.argmax(rated))]
             whole = covariance(distances, scales)
-            noise = max(NOISES, key=lambda one: score(whole, one))
+            noise = max(NOISES, key=lambda value: score(whole, value))
         return Covariance(self.groups, scales, noise)
 
 
 class Posterior:
-    """Expectation at some places, as others become known one by one. A new one costs a product of a vector with a
-    matrix; figures may change at any time.
+    """Posterior of the process at some points; observed points are added one by one.
+
+    A new observed point costs a product of a vector with a matrix. The figures are passed to :meth:`predict`, so they
+    may change at any time.
 
     Args:
         kernel: of the process.
-        places: where something is asked.
-        known: places that have a figure, or will have one.
+        points: points to predict.
+        observed: points with a figure, or a pending one.
     """
 
-    def __init__(self, kernel: Covariance, places: np.ndarray, known: np.ndarray) -> None:
-        self._kernel, self._places, self._known = kernel, places, known
-        self._inverse = np.linalg.inv(_factor(kernel.between(known, known), kernel.noise))
-        across = kernel.between(known.astype(np.float32), places.astype(np.float32))  # the time goes into exponentials
+    def __init__(self, kernel: Covariance, points: np.ndarray, observed: np.ndarray) -> None:
+        self._kernel, self._points, self._observed = kernel, points, observed
+        self._inverse = np.linalg.inv(_factor(kernel.between(observed, observed), kernel.noise))
+        # float32: the exponentials take most of the time
+        across = kernel.between(observed.astype(np.float32), points.astype(np.float32))
         self._white = self._inverse @ across.astype(np.float64)
-        self._left = 1.0 - (self._white**2).sum(axis=0)
+        self._unexplained = 1.0 - (self._white**2).sum(axis=0)
 
-    def add(self, place: np.ndarray) -> None:
-        """Let a place be known too."""
-        n = len(self._known)
-        along = self._inverse @ self._kernel.between(self._known, place[None])[:, 0]
+    def add(self, point: np.ndarray) -> None:
+        """Add an observed point."""
+        n = len(self._observed)
+        along = self._inverse @ self._kernel.between(self._observed, point[None])[:, 0]
         rest = sqrt(max(1.0 + self._kernel.noise + 1e-9 - float(along @ along), 1e-12))
         grown = np.zeros((n + 1, n + 1))
         grown[:n, :n] = self._inverse
         grown[n, :n], grown[n, n] = -(along @ self._inverse) / rest, 1 / rest
-        row = (self._kernel.between(place[None], self._places)[0] - along @ self._white) / rest
+        row = (self._kernel.between(point[None], self._points)[0] - along @ self._white) / rest
         self._inverse, self._white = grown, np.vstack([self._white, row])
-        self._known, self._left = np.vstack([self._known, place]), self._left - row**2
+        self._observed, self._unexplained = np.vstack([self._observed, point]), self._unexplained - row**2
 
     def predict(self, figures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation at each place.
+        """Return mean and standard deviation at each point.
 
         Args:
-            figures: one for each known place, in the order in which they became known.
+            figures: the figure of each observed point, in the order of their addition.
         """
         mean = float(figures.mean())
         white = self._inverse @ (figures - mean)
         variance = max(float(white @ white) / len(figures), 1e-10)
-        return mean + white @ self._white, np.sqrt(variance * np.maximum(self._left, 1e-12))
+        return mean + white @ self._white, np.sqrt(variance * np.maximum(self._unexplained, 1e-12))
 
 
 def apart(a: np.ndarray, b: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Distance between any two places in each parameter by itself."""
-    found = np.zeros((groups.max() + 1, len(a), len(b)), dtype=a.dtype)
+    """Return the distance between any two points in each parameter: (parameters, rows of ``a``, rows of ``b``)."""
+    distances = np.zeros((groups.max() + 1, len(a), len(b)), dtype=a.dtype)
     for column, group in enumerate(groups):
-        found[group] += np.abs(a[:, column, None] - b[:, column])
-    return found
+        distances[group] += np.abs(a[:, column, None] - b[:, column])
+    return distances
 
 
 def covariance(distances: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Covariance of places so far apart in each parameter."""
+    """Return the covariance of points at these distances in each parameter."""
     total = np.ones(distances.shape[1:], dtype=distances.dtype)
     for distance, scale in zip(distances, scales, strict=True):
         total *= _link(distance, scale)
@@ -127,16 +133,10 @@ def _link(distance: np.ndarray, scale: float) -> np.ndarray:
     return 0.5 + 0.5 * (1 + near + near**2 / 3) * np.exp(-near)
 
 
-def _likelihood(found: np.ndarray, figures: np.ndarray, noise: float) -> float:
-    factor = np.linalg.cholesky(found + (noise + 1e-9) * np.eye(len(found)))
-    white = np.linalg.solve(factor, figures - figures.mean())
-    variance = max(float(white @ white) / len(figures), 1e-10)
-    return -0.5 * len(figures) * np.log(variance) - float(np.log(np.diag(factor)).sum())
-
-
-def _factor(found: np.ndarray, noise: float) -> np.ndarray:
-    """Cholesky's, with as much noise as it takes: several columns of one parameter may leave it without one."""
+def _factor(kernel: np.ndarray, noise: float) -> np.ndarray:
+    """Return the Cholesky factor, with as much noise as it takes: the distance of a parameter with several coordinates
+    is a sum, for which the kernel need not be positive definite."""
     try:
-        return np.linalg.cholesky(found + (noise + 1e-9) * np.eye(len(found)))
+        return np.linalg.cholesky(kernel + (noise + 1e-9) * np.eye(len(kernel)))
     except np.linalg.LinAlgError:
-        return _factor(found, 10 * noise + 1e-6)
+        return _factor(kernel, 10 * noise + 1e-6)

@@ -1,4 +1,4 @@
-"""The default sampler: a Gaussian process that learns by how much a model's prediction is off."""
+"""The default sampler: a Gaussian process that models the deviation of the measured times from a model's prediction."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import LegalSampler, Losses
 
 CURIOSITY = 1.0
-"""Between learning and gaining; chosen by simulated searches (docs/samplers.md), as is the
-spread of the length scales."""
+"""Weight of exploration; chosen by simulated searches (docs/samplers.md), as is the spread of the length scales."""
 
 CANDIDATES = 2000
-"""Free configs that are looked at in a larger space."""
+"""Free configs that are rated in a larger space."""
 
 OBSERVATIONS = 400
-"""Results that are modelled where there are more: one half the best, the other drawn at random."""
+"""Most results that are modelled; of more, one half are the best, the other drawn at random."""
 
 FITTED = 200
-"""Observations that choose the length scales where there are more; the fit takes time with the cube of their number."""
+"""Most observations that choose the length scales; the fit takes time with the cube of their number."""
 
 
 class Gp(LegalSampler):
-    """A Gaussian process over the legal configs, on top of a model's prediction. The config is taken that could be the
-    best: that with the lowest mean less about :data:`CURIOSITY` deviations. What is being measured counts as what the
-    process expects of it.
+    """A Gaussian process over the legal configs, on top of a model's prediction.
 
-    With two objectives each proposal looks for the best of another weighting of them (Knowles, "ParEGO", 2006).
+    It proposes the config with the lowest mean less about :data:`CURIOSITY` standard deviations. A pending config
+    counts with its expected loss. With two objectives each proposal minimises another weighting of them (Knowles,
+    "ParEGO", 2006).
 
     Args:
         predicted: logarithm of the time that a model predicts for each config.
-        earlier: configs with their losses, from earlier studies, which may lie outside the space; with what the model
-            predicts for them.
+        earlier: configs of earlier studies, inside the space or not, with their losses and predictions.
     """
 
     def __init__(
@@ -47,117 +45,125 @@ class Gp(LegalSampler):
         objective: Objective,
         seed: int,
         predicted: np.ndarray,
-        first: Iterable[int] = (),
+        initial: Iterable[int] = (),
         earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
     ) -> None:
-        super().__init__(space, objective, seed, first)
+        super().__init__(space, objective, seed, initial)
         self._predicted = predicted
-        self._where = np.hstack([space.places, _scaled(predicted, predicted)[:, None]])
+        self._points = np.hstack([space.points, _scaled(predicted, predicted)[:, None]])
         groups = np.append(space.groups, space.groups.max() + 1)
         self._kernel = Covariance(groups, np.full(groups.max() + 1, 1.0))
-        self._outside = [one for one in earlier if one[0] not in space.number]
-        self._fitted = 0
+        self._outside = [result for result in earlier if result[0] not in space.number]
+        self._results_at_fit = 0
         self._posterior: Posterior | None = None
-        self._known: list[int] = []
+        self._modelled: list[int] = []
         """Configs of the posterior by number, in its order; those outside the space have -1, -2, ..."""
-        self._looked_at: set[int] = set()
-        self._made = 0
-        self._some = np.zeros(0, dtype=int)
-        self._believed: dict[int, float] = {}
+        self._considered: set[int] = set()
+        self._size_at_rebuild = 0
+        self._candidates = np.zeros(0, dtype=int)
+        self._expected: dict[int, float] = {}
         """Expected deviation from the prediction, by proposed config."""
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """The free config that could be the best."""
-        if not self.seen:
+        """Return the free config with the lowest loss that is plausible."""
+        if not self.losses:
             return int(free[self._predicted[free].argmin()])
-        losses = self._losses()
-        predicted, values = self._prior(losses), np.array(list(losses.values()))
+        losses = self._all_losses()
+        predicted = np.array([self._predicted[i] if i >= 0 else self._outside[-1 - i][2] for i in losses])
+        values = np.array(list(losses.values()))
         slope = _slope(predicted, values)
         level = float(np.mean(values - slope * predicted))
-        off = {number: loss - level - slope * p for (number, loss), p in zip(losses.items(), predicted, strict=True)}
-        self._keep_up(off, free)
+        deviations = {
+            number: loss - level - slope * p for (number, loss), p in zip(losses.items(), predicted, strict=True)
+        }
+        self._update_posterior(deviations, free)
         assert self._posterior is not None
-        figures = np.array([off.get(number, self._believed.get(number, 0.0)) for number in self._known])
+        figures = np.array([deviations.get(number, self._expected.get(number, 0.0)) for number in self._modelled])
         mean, deviation = self._posterior.predict(figures)
         curiosity = CURIOSITY * self._rng.uniform(0.9, 1.1)
-        rated = mean + level + slope * self._predicted[self._some] - curiosity * deviation
-        rated[~self._free[self._some]] = np.inf
-        at = int(rated.argmin())
-        number = int(self._some[at])
-        self._believed[number] = float(mean[at])
+        rated = mean + level + slope * self._predicted[self._candidates] - curiosity * deviation
+        rated[~self._free[self._candidates]] = np.inf
+        best = int(rated.argmin())
+        number = int(self._candidates[best])
+        self._expected[number] = float(mean[best])
         return number
 
-    def _losses(self) -> dict[int, float]:
-        """One figure for each config that is known; what failed counts as the worst."""
-        numbers = [*self.seen, *range(-1, -1 - len(self._outside), -1)]
-        losses = np.array([*self.seen.values(), *(one[1] for one in self._outside)])
+    def _all_losses(self) -> dict[int, float]:
+        """Return one loss for each measured config by its number; a config that failed has the worst loss."""
+        numbers = [*self.losses, *range(-1, -1 - len(self._outside), -1)]
+        losses = np.array([*self.losses.values(), *(result[1] for result in self._outside)])
         if self.objective.pareto:
             spread = np.maximum(np.ptp(losses, axis=0), 1e-9)
             normal = (losses - losses.min(axis=0)) / spread
             weights = self._rng.dirichlet(np.ones(losses.shape[1]))
-            one = (normal * weights).max(axis=1) + 0.05 * (normal * weights).sum(axis=1)
+            scalar = (normal * weights).max(axis=1) + 0.05 * (normal * weights).sum(axis=1)
         else:
-            one = losses[:, 0]
-        failed = sorted(self.failed - self.seen.keys())
-        return dict(zip([*numbers, *failed], [*one.tolist(), *[float(one.max())] * len(failed)], strict=True))
+            scalar = losses[:, 0]
+        failed = sorted(self.failed - self.losses.keys())
+        return dict(zip([*numbers, *failed], [*scalar.tolist(), *[float(scalar.max())] * len(failed)], strict=True))
 
-    def _keep_up(self, off: dict[int, float], free: np.ndarray) -> None:
-        """Let the posterior know what was answered or proposed since; made anew when it has grown by a sixteenth, or
-        when its candidates are used up. Every other time the length scales are fitted anew too."""
+    def _update_posterior(self, deviations: dict[int, float], free: np.ndarray) -> None:
+        """Add the results and proposals since the last call to the posterior.
+
+        It is rebuilt when it has grown by a sixteenth or its candidates are used up; the length scales are fitted again
+        when the results have grown by an eighth.
+        """
         waiting = sorted(self.pending)
-        new = [number for number in (*off, *waiting) if number not in self._looked_at]
-        grown = len(self._known) + len(new) - self._made
-        self._looked_at.update(new)
-        if self._posterior is not None and grown < max(4, self._made // 16) and self._free[self._some].any():
-            for number in new:
-                self._posterior.add(self._place(number))
-                self._known.append(number)
+        added = [number for number in (*deviations, *waiting) if number not in self._considered]
+        grown = len(self._modelled) + len(added) - self._size_at_rebuild
+        self._considered.update(added)
+        if (
+            self._posterior is not None
+            and grown < max(4, self._size_at_rebuild // 16)
+            and self._free[self._candidates].any()
+        ):
+            for number in added:
+                self._posterior.add(self._point(number))
+                self._modelled.append(number)
             return
-        kept = self._observations(off)
-        if len(kept) >= self._fitted + max(4, self._fitted // 8):
+        kept = self._modelled_of(deviations)
+        if len(kept) >= self._results_at_fit + max(4, self._results_at_fit // 8):
             some = kept if len(kept) <= FITTED else list(self._rng.permutation(kept)[:FITTED])
-            places = np.array([self._place(number) for number in some])
-            self._kernel = self._kernel.fitted(places, np.array([off[number] for number in some]))
-            self._fitted = len(kept)
-        self._known = [*kept, *waiting]
-        self._made = len(self._known)
-        self._some = self._candidates(free)
-        known = np.array([self._place(number) for number in self._known])
-        self._posterior = Posterior(self._kernel, self._where[self._some], known)
+            points = np.array([self._point(number) for number in some])
+            self._kernel = self._kernel.fitted(points, np.array([deviations[number] for number in some]))
+            self._results_at_fit = len(kept)
+        self._modelled = [*kept, *waiting]
+        self._size_at_rebuild = len(self._modelled)
+        self._candidates = self._choose_candidates(free)
+        observed = np.array([self._point(number) for number in self._modelled])
+        self._posterior = Posterior(self._kernel, self._points[self._candidates], observed)
 
-    def _observations(self, off: dict[int, float]) -> list[int]:
-        """The modelled figures of all known configs."""
-        if len(off) <= OBSERVATIONS:
-            return list(off)
-        order = sorted(off, key=lambda number: off[number])
+    def _modelled_of(self, deviations: dict[int, float]) -> list[int]:
+        """Return the measured configs to model."""
+        if len(deviations) <= OBSERVATIONS:
+            return list(deviations)
+        order = sorted(deviations, key=lambda number: deviations[number])
         drawn = self._rng.permutation(order[OBSERVATIONS // 2 :])[: OBSERVATIONS // 2]
         return [*order[: OBSERVATIONS // 2], *map(int, drawn)]
 
-    def _candidates(self, free: np.ndarray) -> np.ndarray:
-        """The free configs to look at; of many, the best by prediction, those around the best, and some at random."""
+    def _choose_candidates(self, free: np.ndarray) -> np.ndarray:
+        """Return the free configs to rate: of many, the best by prediction, those near the best, and random ones."""
         if len(free) <= CANDIDATES:
             return free
         promising = free[self._predicted[free].argpartition(CANDIDATES // 4)[: CANDIDATES // 4]]
-        best = sorted(self.seen, key=lambda one: self.seen[one])[:8]
+        best = sorted(self.losses, key=lambda number: self.losses[number])[:8]
         each = CANDIDATES // 4 // len(best)
         around = [
-            free[np.abs(self.space.places[free] - self.space.places[one]).sum(axis=1).argpartition(each)[:each]]
-            for one in best
+            free[np.abs(self.space.points[free] - self.space.points[number]).sum(axis=1).argpartition(each)[:each]]
+            for number in best
         ]
         return np.unique(np.concatenate([promising, *around, self._rng.choice(free, CANDIDATES // 2, replace=False)]))
 
-    def _place(self, number: int) -> np.ndarray:
+    def _point(self, number: int) -> np.ndarray:
+        """Return the coordinates of a config, its prediction the last of them."""
         if number >= 0:
-            return self._where[number]
+            return self._points[number]
         config, _, predicted = self._outside[-1 - number]
         return np.append(self.space.coordinates(config), _scaled(np.array([predicted]), self._predicted))
 
-    def _prior(self, numbers: Iterable[int]) -> np.ndarray:
-        return np.array([self._predicted[one] if one >= 0 else self._outside[-1 - one][2] for one in numbers])
-
 
 def _slope(predicted: np.ndarray, losses: np.ndarray) -> float:
-    """Trust in the prediction: 1 where nothing speaks against it."""
+    """Return the slope of the losses over the predictions: 1 without evidence, at most 1.5, never negative."""
     if len(losses) < 2:
         return 1.0
     p, y = predicted - predicted.mean(), losses - losses.mean()
@@ -166,5 +172,5 @@ def _slope(predicted: np.ndarray, losses: np.ndarray) -> float:
 
 
 def _scaled(values: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """From 0 to 1 over the range of the space."""
+    """Return values scaled so that the range of ``over`` is 0 to 1."""
     return (values - over.min()) / max(float(np.ptp(over)), 1e-9)

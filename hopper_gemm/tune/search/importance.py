@@ -17,31 +17,35 @@ from hopper_gemm.tune.study.spec import DIRECTIONS, SweepSpec
 
 EVALUATOR = "PED-ANOVA"
 LEAST = 10
-"""Fewer configs say nothing of importance."""
+"""Fewest configs from which importance is computed."""
 
 
 def importances(spec: SweepSpec, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """For each place the evaluator's name and each parameter's importance, the greatest first.
+    """Return for each task the evaluator's name and each parameter's importance, the greatest first.
 
     Args:
         spec: of the sweep; with two objectives the first counts.
-        rows: what was measured.
+        rows: its rows.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name = spec.objective[0]
-    by_place: dict[str, list[tuple[GemmConfig, float]]] = {}
+    by_task: dict[str, list[tuple[GemmConfig, float]]] = {}
     for row in rows:
         config, value = row.point.config, row.figures.get(name)
         if row.ok and config is not None and value is not None:
-            by_place.setdefault(place_of(row.point), []).append((config, float(value)))
-    found = {}
-    for place, known in by_place.items():
-        if len(known) < LEAST:
+            by_task.setdefault(place_of(row.point), []).append((config, float(value)))
+    importance = {}
+    for task, results in by_task.items():
+        if len(results) < LEAST:
             continue
-        space = LegalSpace([config for config, _ in known])
+        space = LegalSpace([config for config, _ in results])
         study = optuna.create_study(direction=DIRECTIONS[name])
-        for number, (_, value) in enumerate(known):
+        for number, (_, value) in enumerate(results):
             study.add_trial(ended_trial(space, number, [value]))
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        found[place] = {"evaluator": EVALUATOR, "of": name, "parameters": {k: round(v, 4) for k, v in shares.items()}}
-    return found
+        importance[task] = {
+            "evaluator": EVALUATOR,
+            "of": name,
+            "parameters": {k: round(v, 4) for k, v in shares.items()},
+        }
+    return importance

@@ -1,4 +1,4 @@
-"""The legal configs of a search as a set of points with coordinates: what samplers propose from, and nothing else."""
+"""The legal configs of a search as points with coordinates: samplers propose these and no others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hopper_gemm.tune.parameters import DEFAULTS, FIELDS
 
 
 class LegalSpace:
-    """Legal configs, each with a number, a place among the choices, and coordinates.
+    """Legal configs, each with a number, a category of each parameter, and coordinates.
 
-    Of the parameters that vary those are kept that tell the configs apart: ``stages`` is none of them where it follows
-    from the tile.
+    Of the parameters that vary, those that tell the configs apart are kept: ``stages`` is dropped where it follows from
+    the tile.
 
     Args:
         configs: legal, resolved, each once.
@@ -30,55 +30,56 @@ class LegalSpace:
         self.number = {config: i for i, config in enumerate(self.configs)}
         self.names, self.categories, codes = _kept(self.configs)
         self._codes = codes
-        self._places = {name: {str(v): i for i, v in enumerate(self.categories[name])} for name in self.names}
+        self._code_of = {name: {str(v): i for i, v in enumerate(self.categories[name])} for name in self.names}
         self._by_code = {tuple(row): i for i, row in enumerate(codes.tolist())}
         self._scaled = [_coordinates(self.categories[name]) for name in self.names]
         parts = [scaled[codes[:, j]] for j, scaled in enumerate(self._scaled)]
-        self.places = np.hstack(parts) if parts else np.zeros((len(self.configs), 1))
+        self.points = np.hstack(parts) if parts else np.zeros((len(self.configs), 1))
         """A row for each config: numbers on a logarithmic scale from 0 to 1, words as one column each."""
         self.groups = np.array([j for j, scaled in enumerate(self._scaled) for _ in range(scaled.shape[1])] or [0])
-        """Number of the parameter behind each column of :attr:`places`."""
+        """Number of the parameter behind each column of :attr:`points`."""
 
     def __len__(self) -> int:
         return len(self.configs)
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Categories of text (a journal turns tuples into lists, and flags have no order)."""
+        """Categories as text: a journal turns tuples into lists, and flags have no order."""
         return {name: CategoricalDistribution([str(value) for value in self.categories[name]]) for name in self.names}
 
     def parameters(self, number: int) -> dict[str, str]:
-        """A config as Optuna's parameters."""
+        """Return a config as Optuna's parameters."""
         return {
             name: str(self.categories[name][code]) for name, code in zip(self.names, self._codes[number], strict=True)
         }
 
     def like(self, config: GemmConfig) -> int | None:
-        """The config that differs from another in nothing that tells configs of this space apart: where every config
-        has a parameter that a study of before did not know, the one that it stands for."""
+        """Return the number of the config that equals another in every parameter of this space, or None.
+
+        A config of an earlier study thus stands for the config that has the same parameters and any new ones.
+        """
         return self.find({name: _value(config, name) for name in self.names})
 
     def find(self, parameters: Mapping[str, Any]) -> int | None:
-        """The config with exactly these parameters, or None where the rules refuse it or it is not of this space."""
+        """Return the number of the config with exactly these parameters; None where the space has none."""
         try:
             return self._by_code.get(self._code(parameters))
         except (KeyError, ValueError):
             return None
 
     def nearest(self, parameters: Mapping[str, Any], free: np.ndarray) -> int:
-        """The free config closest to parameters that may be illegal or taken.
+        """Return the number of the free config closest to parameters that may be illegal or taken.
 
         Args:
-            parameters: one category of each name.
+            parameters: a category of each parameter.
             free: numbers of configs.
         """
         code = self._code(parameters)
         wanted = np.concatenate([scaled[c] for scaled, c in zip(self._scaled, code, strict=True)])
-        return int(free[np.abs(self.places[free] - wanted).sum(axis=1).argmin()])
+        return int(free[np.abs(self.points[free] - wanted).sum(axis=1).argmin()])
 
     def coordinates(self, config: GemmConfig) -> np.ndarray:
-        """Return the place of a config of any space in this one; a word that is not known here lies between all
-        others."""
+        """Return the coordinates of any config in this space; a word without a category lies between all others."""
         parts = []
         for name, scaled in zip(self.names, self._scaled, strict=True):
             values, value = self.categories[name], _value(config, name)
@@ -92,13 +93,16 @@ class LegalSpace:
         return np.concatenate(parts) if parts else np.zeros(1)
 
     def _code(self, parameters: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(self._places[name][str(parameters[name])] for name in self.names)
+        return tuple(self._code_of[name][str(parameters[name])] for name in self.names)
 
 
 def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[Any]], np.ndarray]:
-    """The parameters that tell configs apart, their values in order, and each config's number among them."""
+    """Return the parameters that tell configs apart, the values of each in order, and the codes of each config.
+
+    ``classes`` numbers the configs by the parameters kept so far; a parameter that splits no class is dropped.
+    """
     names, categories, columns = [], {}, []
-    known = np.zeros(len(configs), dtype=np.int64)
+    classes = np.zeros(len(configs), dtype=np.int64)
     for name in FIELDS:
         values = [_value(config, name) for config in configs]
         distinct = _in_order(values)
@@ -106,10 +110,10 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
             continue
         code = {_key(value): i for i, value in enumerate(distinct)}
         column = np.array([code[_key(value)] for value in values], dtype=np.int64)
-        finer = np.unique(known * len(distinct) + column, return_inverse=True)[1]
-        if finer.max() == known.max():
+        finer = np.unique(classes * len(distinct) + column, return_inverse=True)[1]
+        if finer.max() == classes.max():
             continue
-        known = finer
+        classes = finer
         names.append(name)
         categories[name] = distinct
         columns.append(column)
@@ -118,12 +122,12 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
 
 
 def _value(config: GemmConfig, name: str) -> Any:
-    """A parameter of a config; its default where only the study varies it and the config is the kernel's own."""
+    """Return a parameter of a config: its default where the config's class lacks it."""
     return getattr(config, name, DEFAULTS[name])
 
 
 def _key(value: Any) -> tuple[str, Any]:
-    """``True`` is not 1 here."""
+    """Return a key of a value by which ``True`` differs from 1."""
     return type(value).__name__, value
 
 
@@ -137,7 +141,7 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def _coordinates(values: list[Any]) -> np.ndarray:
-    """A row for each value: numbers in one column by their logarithm, two words in one, more in a column each."""
+    """Return a row for each value: numbers have one column by their logarithm, two words one, more words one each."""
     if _numeric(values):
         logs = np.log2(1 + np.array(values, dtype=float))
         return ((logs - logs[0]) / (logs[-1] - logs[0]))[:, None]

@@ -1,4 +1,4 @@
-"""The objectives of a search: the fastest config, the one that takes the least energy, or what lies between them."""
+"""The objectives of a search: speed, energy, or the Pareto front of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopper_gemm.tune.study.spec import DIRECTIONS
 
 @dataclass(frozen=True)
 class Objective:
-    """One figure, or two of which neither is given up for the other.
+    """One figure, or two whose Pareto front is searched.
 
     Args:
         names: of :data:`hopper_gemm.tune.study.spec.DIRECTIONS`.
@@ -34,47 +34,48 @@ class Objective:
         return len(self.names) > 1
 
     def values(self, figures: Mapping[str, Any]) -> list[float] | None:
-        """The figures looked for, or None where one is missing."""
-        found = [figures.get(name) for name in self.names]
-        if any(value is None or value != value for value in found):
+        """Return the objective's figures, or None where one is missing."""
+        values = [figures.get(name) for name in self.names]
+        if any(value is None or value != value for value in values):
             return None
-        return [float(value) for value in found]  # type: ignore[arg-type]
+        return [float(value) for value in values]  # type: ignore[arg-type]
 
     def losses(self, values: Sequence[float]) -> tuple[float, ...]:
-        """Logarithms of the values, turned so that less is better."""
+        """Return logarithms of the values, negated where more is better."""
         return tuple(
             log(value) if DIRECTIONS[name] == "minimize" else -log(value)
             for name, value in zip(self.names, values, strict=True)
         )
 
     def best(self, rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
-        """Numbers of the best rows, the best first: by the figure, or with two figures the front that no other row
-        beats in both, from its fastest to its thriftiest, cut down evenly where it is longer than asked.
+        """Return the indices of the best rows, the best first.
+
+        With two figures they are the Pareto front by its first figure, thinned evenly where it is longer than ``most``.
 
         Args:
             rows: figures of each.
-            most: how many to name.
+            most: most indices to return.
         """
-        known = [(i, self.losses(values)) for i, row in enumerate(rows) if (values := self.values(row)) is not None]
+        scored = [(i, self.losses(values)) for i, row in enumerate(rows) if (values := self.values(row)) is not None]
         if not self.pareto:
-            return [i for i, _ in sorted(known, key=lambda one: one[1])][:most]
+            return [i for i, _ in sorted(scored, key=lambda pair: pair[1])][:most]
         front = [
-            (i, mine)
-            for i, mine in known
-            if not any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for _, other in known)
+            (i, losses)
+            for i, losses in scored
+            if not any(all(a <= b for a, b in zip(o, losses, strict=True)) and o != losses for _, o in scored)
         ]
-        front.sort(key=lambda one: one[1])
+        front.sort(key=lambda pair: pair[1])
         if most < 1 or len(front) <= most:
             return [i for i, _ in front][: max(0, most)]
-        return [front[int(at)][0] for at in np.linspace(0, len(front) - 1, most).round()]
+        return [front[int(i)][0] for i in np.linspace(0, len(front) - 1, most).round()]
 
 
 def joint(rows: Sequence[Row], across: str) -> Mapping[str, Any] | None:
-    """Figures to judge a config by that was measured on several problems; None where it did not run on all.
+    """Return the figures of a config over several problems; None where it did not run on all of them.
 
     Args:
-        rows: of all of them.
-        across: ``"each"``: the row is the only one; ``"worst"`` or ``"mean"`` as in
+        rows: of the config, one for each problem.
+        across: ``"each"``: there is one row; ``"worst"`` or ``"mean"`` as in
             :class:`hopper_gemm.tune.study.spec.SweepSpec`.
     """
     if not all(row.ok for row in rows):

@@ -1,7 +1,7 @@
 """Samplers that propose legal configs only, and none twice.
 
-All are Optuna samplers over a :class:`hopper_gemm.tune.search.legal.LegalSpace`: what a trial is given are always the
-parameters of one of its configs. What was tried they are told, since the Optuna study is made anew from the rows.
+All are Optuna samplers over a :class:`hopper_gemm.tune.search.legal.LegalSpace`: the parameters of a trial are always
+those of one of its configs. At a restart their results are restored from the rows.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ Losses = tuple[float, ...]
 
 
 class LegalSampler(optuna.samplers.BaseSampler):
-    """The base: keeps proposals inside the legal set and off what was tried. This one draws at random.
+    """Random search over legal configs, and the base of all samplers: it never proposes a config twice.
 
-    Each has an Optuna study of its own, in memory.
+    Each sampler has an Optuna study of its own, in memory.
 
     Args:
         space: the legal configs.
-        objective: what is looked for.
-        seed: of the draws.
-        first: configs to try before anything else, by number.
+        objective: figures to optimise.
+        seed: of the random draws.
+        initial: numbers of the configs to try first.
     """
 
-    def __init__(self, space: LegalSpace, objective: Objective, seed: int, first: Iterable[int] = ()) -> None:
+    def __init__(self, space: LegalSpace, objective: Objective, seed: int, initial: Iterable[int] = ()) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space, self.objective = space, objective
-        self.seen: dict[int, Losses] = {}
-        """Losses of the configs that ran, by number; those of earlier studies too."""
+        self.losses: dict[int, Losses] = {}
+        """Losses of the configs that ran, by number, those of earlier studies included."""
         self.failed: set[int] = set()
-        """Configs that did not run."""
+        """Numbers of the configs that did not run."""
         self.pending: dict[int, optuna.Trial] = {}
-        """Configs that are being measured."""
+        """Trials that are being measured, by number of their config."""
         self._rng = np.random.default_rng(seed)
-        self._first = list(dict.fromkeys(first))
+        self._initial = list(dict.fromkeys(initial))
         self._free = np.ones(len(space), dtype=bool)
         self._study = optuna.create_study(directions=objective.directions, sampler=self)
 
     def ask(self) -> int:
-        """A config that was not tried, by number; it is pending from now on.
+        """Return the number of a config that was not tried; it is pending from now on.
 
         Raises:
             ValueError: every config was tried.
@@ -68,46 +68,48 @@ class LegalSampler(optuna.samplers.BaseSampler):
         return number
 
     def tell(self, number: int, values: list[float] | None) -> None:
-        """Record what came of a pending config. One that did not run is pruned and infeasible, never failed: samplers
-        do not see failures and would propose the same corner for ever.
+        """Record the result of a pending config.
+
+        A config that did not run is pruned and infeasible, not failed: Optuna's samplers ignore failed trials and would
+        propose the same region again.
 
         Args:
             number: of the config.
-            values: what was looked for; None where it did not run.
+            values: the objective's figures; None where it did not run.
         """
         trial = self.pending.pop(number)
-        self._note(number, values)
+        self._record(number, values)
         if values is not None:
             self._study.tell(trial, values)
         else:
             trial.set_constraint("runs", 1.0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
-    def know(self, number: int, values: list[float] | None) -> None:
-        """Record what came of a config before, as in :meth:`tell`."""
-        self._note(number, values)
+    def restore(self, number: int, values: list[float] | None) -> None:
+        """Record the result of a config that an earlier run measured; arguments as in :meth:`tell`."""
+        self._record(number, values)
         self._study.add_trial(ended_trial(self.space, number, values))
 
     def hint(self, number: int, losses: Losses) -> None:
-        """Note what an earlier study measured: it is known, and may be proposed all the same."""
-        self.seen.setdefault(number, losses)
+        """Record the losses of a config in an earlier study; it may still be proposed."""
+        self.losses.setdefault(number, losses)
 
-    def _note(self, number: int, values: list[float] | None) -> None:
+    def _record(self, number: int, values: list[float] | None) -> None:
         self._free[number] = False
         if values is None:
             self.failed.add(number)
         else:
-            self.seen[number] = self.objective.losses(values)
+            self.losses[number] = self.objective.losses(values)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All parameters are chosen together."""
+        """Return all parameters: they are chosen together."""
         return self.space.distributions
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The parameters of a legal config that was not tried; see :meth:`ask`."""
-        number = next((one for one in self._first if self._free[one]), None)
+        """Return the parameters of a legal config that was not tried."""
+        number = next((number for number in self._initial if self._free[number]), None)
         if number is None:
             free = np.flatnonzero(self._free)
             if not len(free):
@@ -119,52 +121,52 @@ class LegalSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Never: a parameter alone says nothing of whether the config is legal."""
+        """Raise ValueError: legality is a property of the whole config, so no parameter is drawn alone."""
         raise ValueError(f"{param_name} is no parameter of this search; ask with the space's distributions")
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """One of the free configs, by number."""
+        """Return the number of one of the free configs."""
         return int(self._rng.choice(free))
 
 
 class Ranked(LegalSampler):
-    """Configs in the order of a model's prediction.
+    """Proposes configs in the order of a prediction.
 
     Args:
-        predicted: what the model says of each config, the less the better.
+        predicted: of each config; less is better.
     """
 
     def __init__(
-        self, space: LegalSpace, objective: Objective, seed: int, predicted: np.ndarray, first: Iterable[int] = ()
+        self, space: LegalSpace, objective: Objective, seed: int, predicted: np.ndarray, initial: Iterable[int] = ()
     ) -> None:
-        super().__init__(space, objective, seed, first)
+        super().__init__(space, objective, seed, initial)
         self._predicted = predicted
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """The free config with the best prediction."""
+        """Return the free config with the best prediction."""
         return int(free[self._predicted[free].argmin()])
 
 
 class Tpe(LegalSampler):
-    """Optuna's TPE; the free legal config nearest to what it suggests is taken."""
+    """Proposes the free legal config nearest to the suggestion of Optuna's TPE."""
 
-    def __init__(self, space: LegalSpace, objective: Objective, seed: int, first: Iterable[int] = ()) -> None:
-        super().__init__(space, objective, seed, first)
+    def __init__(self, space: LegalSpace, objective: Objective, seed: int, initial: Iterable[int] = ()) -> None:
+        super().__init__(space, objective, seed, initial)
         self._tpe = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """The free config nearest to TPE's suggestion; any, as long as TPE has too few results."""
+        """Return the free config nearest to TPE's suggestion; a random one while TPE has too few results."""
         suggested = self._tpe.sample_relative(study, trial, self.space.distributions)
         return self.space.nearest(suggested, free) if suggested else super().choose(study, trial, free)
 
 
 def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **noted: Any) -> FrozenTrial:
-    """A config that was measured, as a trial.
+    """Return a measured config as a trial.
 
     Args:
         space: of the config.
-        number: its number there.
-        values: what was looked for; None where it did not run.
+        number: of the config.
+        values: the objective's figures; None where it did not run.
         noted: user attributes.
     """
     return create_trial(
@@ -177,18 +179,20 @@ def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **no
 
 
 def predictions(configs: Iterable[GemmConfig], problem: GemmProblem) -> np.ndarray:
-    """Logarithm of the time that :mod:`hopper_gemm.model.predict` gives each config."""
+    """Return the logarithm of the time that :mod:`hopper_gemm.model.predict` predicts for each config."""
     return np.log([predict(config, problem).seconds for config in configs])
 
 
 def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> list[int]:
-    """The configs with the best predictions, no two with one tile and depth: near twins teach little. Every other one
-    is the best of another technique, as long as that is not predicted much slower.
+    """Return numbers of configs with the best predictions, no two with the same tile and depth.
+
+    Every other config is the best of another technique, unless the technique is predicted more than
+    :data:`SLOWEST_TECHNIQUE` slower.
 
     Args:
-        predicted: logarithm of a time.
-        configs: what it is of.
-        most: how many.
+        predicted: logarithm of the time of each config.
+        configs: the configs.
+        most: most configs to return.
     """
     tiles: dict[Any, int] = {}
     techniques: dict[Any, int] = {}
@@ -201,5 +205,5 @@ def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> 
             break
         if predicted[i] <= slowest:
             techniques.setdefault(technique(config), i)
-    alternately = (one for pair in zip_longest(tiles.values(), techniques.values()) for one in pair if one is not None)
-    return list(dict.fromkeys(alternately))[:most]
+    pairs = zip_longest(tiles.values(), techniques.values())
+    return list(dict.fromkeys(number for pair in pairs for number in pair if number is not None))[:most]

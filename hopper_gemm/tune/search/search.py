@@ -1,6 +1,7 @@
-"""The search: for each place an Optuna study whose sampler proposes legal configs, within a budget.
+"""The search: for each task an Optuna study whose sampler proposes legal configs, within a budget.
 
-The studies live in memory and are made anew from the rows at every start: what has a row is answered, nothing else is.
+A task is what one sampler searches: a problem, regime, context and kind of data, or with ``across`` several problems.
+The Optuna studies live in memory and are rebuilt from the rows at every start: only a point with a row is finished.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from hopper_gemm.tune.study.spec import SweepSpec
 
 
 class Search:
-    """The points that samplers propose, each worker at a place.
+    """Proposes points to workers, each of which stays with a task.
 
     Args:
         spec: sampler, objective, seeds and budget.
         legal: all legal points, in order.
         rows: of points that were measured.
-        earlier: rows of other studies: told to the sampler, but measured anew if they are proposed.
-        spent: seconds that earlier runs have searched, by place.
-        most: propose so many points now, leaving the rest for later.
-        owed: rows by place that a finished search has lost: so many are proposed though its time is up.
-        clock: seconds.
+        earlier: rows of other studies: hints to the sampler, measured anew if they are proposed.
+        spent: seconds that earlier runs have searched, by task.
+        most: most points to propose in this run.
+        owed: rows by task that a finished search has lost: proposed again although its time is up.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -54,90 +55,93 @@ class Search:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec, self._clock, self._most, self._owed = spec, clock, most, dict(owed or {})
-        self._answered = {row.point: row for row in rows}
+        self._rows = {row.point: row for row in rows}
         self._earlier = list(earlier)
-        self._searches: dict[Point, _Place] = {}
+        self._task_of: dict[Point, _Task] = {}
         self._alone = {alone.problems[0].problem(): alone for alone in spec.each()}
-        self._places = self._grouped(legal)
-        for place in self._places:
-            place.spent = (spent or {}).get(place.name, 0.0)
+        self._tasks = self._grouped(legal)
+        for task in self._tasks:
+            task.spent = (spent or {}).get(task.name, 0.0)
         self._spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
 
     @property
     def planned(self) -> int:
-        """Points that will have a row at the end, as far as the budget names a number."""
-        return sum(place.target * len(place.points[0]) for place in self._places)
+        """Number of points that will have a row at the end, as far as the budget limits it."""
+        return sum(task.target * len(task.points[0]) for task in self._tasks)
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds that were searched, in all runs, by place."""
-        return {place.name: round(self._used(place), 3) for place in self._places}
+        """Seconds searched in all runs, by task."""
+        return {task.name: round(self._used(task), 3) for task in self._tasks}
 
     @property
     def open(self) -> int:
-        """Points that may still be proposed, as far as the budget names a number."""
-        left = sum(0 if place.closed else place.room + len(place.waiting) for place in self._places)
-        return left if self._most is None else min(left, self._most)
+        """Number of points that may still be proposed, as far as the budget limits it."""
+        remaining = sum(0 if task.closed else task.remaining + len(task.waiting) for task in self._tasks)
+        return remaining if self._most is None else min(remaining, self._most)
 
     @property
     def finished(self) -> bool:
         """Return True if the budget is used up or everything was measured; False where ``most`` cut it short."""
-        return not any(place.open for place in self._places)
+        return not any(task.open for task in self._tasks)
 
     def propose(self, worker: str = "") -> Point | None:
-        """A point for a worker to measure; None where there is none, or none now. A worker stays at a place until the
-        place's search is over, then takes one that is nobody's, and helps others where there is none."""
+        """Return a point for a worker to measure; None where there is none, or none now.
+
+        A worker stays with a task until the task's search is over, then takes a task without a worker; where there is
+        none, it helps another worker.
+        """
         if self._most is not None and self._most <= 0:
             return None
-        for place in sorted(self._places, key=lambda place: (place.worker != worker, place.worker is not None)):
-            while not place.waiting and not place.closed:
-                if self._over(place) or not place.room:
-                    self._close(place)
+        for task in sorted(self._tasks, key=lambda task: (task.worker != worker, task.worker is not None)):
+            while not task.waiting and not task.closed:
+                if self._over(task) or not task.remaining:
+                    task.spent, task.started, task.closed = self._used(task), None, True
                     continue
-                self._owed[place.name] = self._owed.get(place.name, 0) - 1
-                number = self._sampler(place).ask()
-                place.waiting.extend(point for point in place.points[number] if point not in self._answered)
-            if place.waiting:
-                place.worker = place.worker or worker
+                self._owed[task.name] = self._owed.get(task.name, 0) - 1
+                number = self._sampler(task).ask()
+                task.waiting.extend(point for point in task.points[number] if point not in self._rows)
+            if task.waiting:
+                task.worker = task.worker or worker
                 self._most = None if self._most is None else self._most - 1
-                return place.waiting.popleft()
+                return task.waiting.popleft()
         return None
 
     def left(self, worker: str, point: Point | None) -> None:
-        """A worker will not come back: its place is nobody's.
+        """Free the tasks of a worker that has gone.
 
         Args:
             worker: its name.
-            point: that was proposed to it and will not be measured.
+            point: the point that it will not measure, to be proposed again.
         """
-        for place in self._places:
-            place.worker = None if place.worker == worker else place.worker
+        for task in self._tasks:
+            if task.worker == worker:
+                task.worker = None
         if point is not None:
-            self._searches[point].waiting.appendleft(point)
+            self._task_of[point].waiting.appendleft(point)
             self._most = None if self._most is None else self._most + 1
 
     def ended(self) -> list[Point]:
-        """The points of all places whose search has ended since the last call."""
-        found = [place for place in self._places if not (place.told or place.open)]
-        for place in found:
-            place.told = True
-        return [point for place in found for of in place.points for point in of]
+        """Return the points of all tasks whose search has ended since the last call."""
+        ended = [task for task in self._tasks if not (task.reported or task.open)]
+        for task in ended:
+            task.reported = True
+        return [point for task in ended for points in task.points for point in points]
 
     def tell(self, row: Row) -> None:
-        """Record what came of a point."""
-        place = self._searches[row.point]
-        self._answered[row.point] = row
-        if place.started is None and not place.closed:  # compilers that start up are no search: answers start the clock
-            place.started = self._clock()
-        number = place.number[row.point]
-        found = [self._answered[point] for point in place.points[number] if point in self._answered]
-        if number in place.pending and len(found) == len(place.points[number]):
-            place.tell(number, found)
+        """Record the row of a point; the sampler learns of a config when all its points have a row."""
+        task = self._task_of[row.point]
+        self._rows[row.point] = row
+        if task.started is None and not task.closed:  # the first row starts the clock: compilers start up before it
+            task.started = self._clock()
+        number = task.number[row.point]
+        rows = [self._rows[point] for point in task.points[number] if point in self._rows]
+        if task.sampler is not None and number in task.pending and len(rows) == len(task.points[number]):
+            task.sampler.tell(number, task.values(rows))
+            task.done.add(number)
 
-    # -----------------------------------------------------------------------------------------
-
-    def _grouped(self, legal: Sequence[Point]) -> list[_Place]:
-        """The subject of each study: for each of its configs the points that it is judged by."""
+    def _grouped(self, legal: Sequence[Point]) -> list[_Task]:
+        """Return the tasks, each with its configs and their points; a config needs a legal point of every problem."""
         across = self._spec.across
         grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
         problems: dict[str, set[GemmProblem]] = {}
@@ -145,60 +149,60 @@ class Search:
             name = place_of(point) if across == "each" else f"{across} {point.regime} {point.context} {point.data}"
             grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
             problems.setdefault(name, set()).add(point.problem)
-        found = []
+        tasks = []
         for name, configs in grouped.items():
-            points = [tuple(of) for of in configs.values() if len(of) == len(problems[name])]
+            points = [tuple(each) for each in configs.values() if len(each) == len(problems[name])]
             if points:
-                place = _Place(name, points, Objective(tuple(self._spec.objective)), across)
-                place.done = {i for i, of in enumerate(points) if all(point in self._answered for point in of)}
-                place.target = min(len(points), self._spec.budget.trials or len(points))
-                self._searches |= dict.fromkeys(place.number, place)
-                found.append(place)
-        return found
+                task = _Task(name, points, Objective(tuple(self._spec.objective)), across)
+                task.done = {i for i, each in enumerate(points) if all(point in self._rows for point in each)}
+                task.target = min(len(points), self._spec.budget.trials or len(points))
+                self._task_of |= dict.fromkeys(task.number, task)
+                tasks.append(task)
+        return tasks
 
-    def _used(self, place: _Place) -> float:
-        return place.spent + (0.0 if place.started is None else self._clock() - place.started)
+    def _used(self, task: _Task) -> float:
+        return task.spent + (0.0 if task.started is None else self._clock() - task.started)
 
-    def _over(self, place: _Place) -> bool:
-        """Return True if a place has used up its share of the seconds that closed places left."""
+    def _over(self, task: _Task) -> bool:
+        """Return True if a task has used up its share of the seconds that closed tasks have left."""
         seconds = self._spec.budget.seconds
-        if seconds is None or self._owed.get(place.name, 0) > 0:
+        if seconds is None or self._owed.get(task.name, 0) > 0:
             return False
-        closed = [one.spent for one in self._places if one.closed]
-        return self._used(place) >= max(0.0, seconds - sum(closed)) / (len(self._places) - len(closed))
+        closed = [other.spent for other in self._tasks if other.closed]
+        return self._used(task) >= max(0.0, seconds - sum(closed)) / (len(self._tasks) - len(closed))
 
-    def _close(self, place: _Place) -> None:
-        place.spent, place.started, place.closed = self._used(place), None, True
-
-    def _sampler(self, place: _Place) -> LegalSampler:
-        """The place's sampler, which is told what there is when it is made."""
-        if place.sampler is not None:
-            return place.sampler
-        configs = tuple(place.config(number) for number in range(len(place.points)))
+    def _sampler(self, task: _Task) -> LegalSampler:
+        """Return the task's sampler, made at the first call from the task's rows and those of earlier studies."""
+        if task.sampler is not None:
+            return task.sampler
+        configs = tuple(points[0].config for points in task.points)
         if configs not in self._spaces:
             self._spaces[configs] = LegalSpace(configs)
-        space, spec, objective = self._spaces[configs], self._spec, place.objective
-        problems = [point.problem for point in place.points[0]]
-        told = [
+        space, spec, objective = self._spaces[configs], self._spec, task.objective
+        problems = [point.problem for point in task.points[0]]
+        earlier = [
             (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
             for row in self._earlier
-            if place_of(row.point) == place.name
+            if place_of(row.point) == task.name
             and not row.point.is_baseline
             and (values := objective.values(row.figures)) is not None
         ]
         predicted = self._predicted(space, problems)
-        known = [space.number[config] for config in begun_with(self._alone[problems[0]]) if config in space.number]
-        place.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, told, known)
-        for config, losses, _ in told:
+        initial = [space.number[config] for config in begun_with(self._alone[problems[0]]) if config in space.number]
+        task.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, earlier, initial)
+        for config, losses, _ in earlier:
             if config in space.number:
-                place.sampler.hint(space.number[config], losses)
-        for number in sorted(place.done):
-            place.sampler.know(number, place.values([self._answered[point] for point in place.points[number]]))
-        return place.sampler
+                task.sampler.hint(space.number[config], losses)
+        for number in sorted(task.done):
+            task.sampler.restore(number, task.values([self._rows[point] for point in task.points[number]]))
+        return task.sampler
 
     def _predicted(self, space: LegalSpace, problems: Sequence[GemmProblem]) -> np.ndarray:
-        """The model's time of each config; of several problems how far it is behind the best, at worst or on average,
-        since their times are of different sizes."""
+        """Return the logarithm of the model's time for each config.
+
+        For several problems it is that of the time over the best time of its problem, at worst or on average: their
+        times differ by orders of magnitude.
+        """
         if not self._spec.sampled:
             return np.zeros(len(space))
         each = np.array([predictions(space.configs, problem) for problem in problems])
@@ -209,18 +213,23 @@ class Search:
 
 
 @dataclass
-class _Place:
+class _Task:
     """The space of one sampler.
 
     Args:
-        name: of the place.
-        points: by the number of their config: those by which it is judged.
-        objective: what is looked for.
-        across: how a config is judged.
-        worker: name of the worker that is at it.
-        waiting: points of the config that is being proposed.
-        spent: seconds searched, those since ``started`` left out.
-        told: whether it was told that the search has ended.
+        name: of the task.
+        points: points of each config, one for each problem.
+        objective: figures to optimise.
+        across: score of a config over several problems, as :func:`hopper_gemm.tune.search.objective.joint` takes it.
+        target: configs to measure.
+        done: numbers of the measured configs.
+        started: time of the first row of this run; None before it and after the end.
+        closed: whether its search is over.
+        sampler: made when the first config is proposed.
+        worker: name of its worker.
+        waiting: points of the proposed config that no worker has yet.
+        spent: seconds searched without those since ``started``.
+        reported: whether :meth:`Search.ended` has returned its points.
     """
 
     name: str
@@ -235,50 +244,38 @@ class _Place:
     worker: str | None = None
     waiting: deque[Point] = field(default_factory=deque)
     spent: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def __post_init__(self) -> None:
-        self.number = {point: i for i, of in enumerate(self.points) for point in of}
+        self.number = {point: i for i, points in enumerate(self.points) for point in points}
 
     @property
     def pending(self) -> Collection[int]:
-        """Configs that are being measured, by number."""
+        """Numbers of the configs that are being measured."""
         return () if self.sampler is None else self.sampler.pending
 
     @property
     def open(self) -> bool:
-        """Return True if anything is still to be proposed or told."""
-        return bool(self.waiting or self.pending or (self.room and not self.closed))
+        """Return True if a point is still to be proposed or measured."""
+        return bool(self.waiting or self.pending or (self.remaining and not self.closed))
 
     @property
-    def room(self) -> int:
-        """Configs that may still be proposed."""
+    def remaining(self) -> int:
+        """Number of configs that may still be proposed."""
         return max(0, self.target - len(self.done) - len(self.pending))
 
-    def config(self, number: int) -> GemmConfig:
-        """A config by its number."""
-        config = self.points[number][0].config
-        assert config is not None
-        return config
-
-    def tell(self, number: int, rows: Sequence[Row]) -> None:
-        """Record what came of a config."""
-        assert self.sampler is not None
-        self.sampler.tell(number, self.values(rows))
-        self.done.add(number)
-
     def values(self, rows: Sequence[Row]) -> list[float] | None:
-        """The objective's figures from a config's rows; None where it did not run."""
+        """Return the objective's figures from a config's rows; None where it did not run."""
         figures = joint(rows, self.across)
         return None if figures is None else self.objective.values(figures)
 
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:
-    """The results of an earlier study, for a warm start.
+    """Return the rows of an earlier study that ran, for a warm start.
 
     Args:
-        folder: of the study; a relative one is looked for here and in the checkout.
-        gpu: name of the GPU that is searched on; empty where none is known yet.
+        folder: of the study; a relative one is looked up in the current folder and in the checkout.
+        gpu: name of this run's GPU; empty where it has none yet.
 
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.

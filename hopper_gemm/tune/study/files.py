@@ -1,4 +1,4 @@
-"""Files of studies: where they lie; read with the place of each mistake, written whole, locked."""
+"""Files of studies: paths, readers whose errors name file and line, atomic writes, and a lock."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from hopper_gemm.tune.study.row import ResultsError
 
 
 def ladder_file() -> Path:
-    """The ladder of the design study."""
+    """Return the path of the design study's ladder."""
     return results_root().parent / "sweeps" / "ladder.toml"
 
 
 def suite_file() -> Path:
-    """The problems that the kernel is judged by."""
+    """Return the path of the suite: the problems by which the kernel is judged."""
     return results_root().parent / "sweeps" / "shapes" / "suite.toml"
 
 
 def shown(path: Path) -> str:
-    """A path as results and messages show it: from the checkout on, where it lies in one."""
+    """Return a path as results and messages show it: relative to the checkout if inside it."""
     root = results_root().parent
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def here_or_recorded(path: Path) -> Path:
-    """A file or folder that was named: a relative one that is not here, such as ``results/h200/seed-table`` or
-    ``sweeps/seed-table.toml``, is looked for in the checkout, or in the package where it was installed from a wheel."""
+    """Return the path; if it does not exist but does in the checkout (of a wheel: in the package), return that one."""
     inside = results_root().parent / path
     return inside if not path.exists() and inside.exists() else path
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; a byte-order mark is passed over.
+    """Return the text of a file without a byte-order mark.
 
     Raises:
         ResultsError: no such file, or not UTF-8; with the line.
@@ -55,7 +54,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """A file of JSON.
+    """Return the content of a JSON file.
 
     Raises:
         ResultsError: no such file, or not JSON; with line and column.
@@ -64,22 +63,22 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ResultsError(f"{path}, {place}: {error.msg}; restore the file") from None
+        line = f"{path}, line {error.lineno}, column {error.colno}"
+        raise ResultsError(f"{line}: {error.msg}; restore the file") from None
     except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path} is no JSON that can be read ({error}); restore the file") from None
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds one object of JSON.
+    """Return the content of a file that holds one object of JSON.
 
     Raises:
-        ResultsError: it does not.
+        ResultsError: it holds something else.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise ResultsError(f"{path} must hold an object of JSON but holds a {type(found).__name__}; restore it")
-    return found
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ResultsError(f"{path} must hold an object of JSON but holds a {type(value).__name__}; restore it")
+    return value
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -116,9 +115,6 @@ class FileLock:
     """An exclusive lock on a file. The kernel frees it when its holder ends, however it ends.
 
     The file is made by :meth:`take` and removed by :meth:`release`; a killed holder leaves it, free to be taken.
-
-    Args:
-        path: of the file, in a folder that exists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,10 +122,7 @@ class FileLock:
         self.handle: int | None = None
 
     def take(self, note: str = "") -> bool:
-        """Take the lock, unless somebody holds it; whether it was taken.
-
-        Args:
-            note: what others read in the file: who holds it, since when.
+        """Take the lock unless it is held; return True if taken. Others read the note: who holds it, since when.
 
         Raises:
             ResultsError: the file cannot be made.
@@ -167,7 +160,7 @@ class FileLock:
             os.close(handle)
 
     def taken(self) -> str | None:
-        """The holder's note, without leaving a trace; None where nobody holds it."""
+        """Return the holder's note; None if the lock is free. Changes nothing."""
         import fcntl
 
         try:

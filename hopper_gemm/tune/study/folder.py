@@ -33,10 +33,7 @@ ELSEWHERE = "name another folder with --out"
 
 
 class StudyFolder:
-    """The files of a study. Made, it only looks: whatever is wrong is told before anything is changed.
-
-    Args:
-        path: the folder; it need not exist.
+    """The files of a study, in a folder that need not exist yet. The constructor reads and checks; it changes nothing.
 
     Raises:
         ResultsError: the folder takes no rows, or a file in it is damaged.
@@ -45,10 +42,10 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[RowKey, Row] = {}
-        self.about: dict[str, Any] | None = None
+        self.provenance: dict[str, Any] | None = None
         self._names = NAMES
         self.remark = ""
-        """A remark for the user on the rows that were found."""
+        """A remark for the user on the rows that the folder holds."""
         if path.exists() and not path.is_dir():
             raise ResultsError(f"{path} is a file; name a folder with --out")
         if not path.is_dir():
@@ -59,28 +56,22 @@ class StudyFolder:
         self._read()
 
     def refuse_another(self, identity: Mapping[str, Any]) -> None:
-        """Refuse to go on with another question, source, kind of GPU or kernel.
-
-        Args:
-            identity: :func:`identity_of` what is to be added.
+        """Refuse an :func:`identity_of` another question, source, kind of GPU or kernel.
 
         Raises:
             ResultsError: the folder is of another; says what.
         """
-        if self.about is None:
+        if self.provenance is None:
             return
-        mine = identity_of(self.about)
+        mine = identity_of(self.provenance)
         for name in mine:
             if identity.get(name, mine[name]) != mine[name]:
-                told = "" if name == "question" else f" ({mine[name]}, now {identity[name]})"
-                raise ResultsError(f"{self.path} was begun with another {name}{told}; {ELSEWHERE}")
+                values = "" if name == "question" else f" ({mine[name]}, now {identity[name]})"
+                raise ResultsError(f"{self.path} was begun with another {name}{values}; {ELSEWHERE}")
 
     @contextmanager
     def held(self, fresh: Mapping[str, Any]) -> Iterator[None]:
-        """Make the folder and hold it: it is one process's, two would tear each other's rows.
-
-        Args:
-            fresh: provenance of a study that begins here.
+        """Make and lock the folder: two processes would mix their rows. ``fresh`` is a new study's provenance.
 
         Raises:
             ResultsError: it cannot be written, another process holds it, or it is of another study.
@@ -103,7 +94,7 @@ class StudyFolder:
             self._cut()
             for part in self.path.glob(f".{PROVENANCE}.*.part"):  # of a killed holder: no other process writes it
                 part.unlink(missing_ok=True)
-            self.note(**(self.about or fresh))
+            self.note(**(self.provenance or fresh))
             yield
         finally:
             lock.release()
@@ -139,31 +130,26 @@ class StudyFolder:
             sync_folder(self.path)
 
     def note(self, **changed: Any) -> None:
-        """Write the provenance with some keys changed; a value of None takes a key away unless it may be null."""
-        about = {**(self.about or {}), **changed}
-        self.about = {name: value for name, value in about.items() if value is not None or name in _NULL}
-        write_json(self.path / PROVENANCE, self.about)
+        """Write the provenance with some keys changed; None removes a key unless it may be null."""
+        provenance = {**(self.provenance or {}), **changed}
+        self.provenance = {name: value for name, value in provenance.items() if value is not None or name in _NULL}
+        write_json(self.path / PROVENANCE, self.provenance)
 
-    def finish(self, finished: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Note that nothing is left to do, and which rows there are.
-
-        Args:
-            finished: what else to note of the end, such as the budget.
-            about: other keys to change.
-        """
+    def finish(self, finished: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        """Note the end of the study (rows, digest and ``finished``, such as the budget), and other keys to change."""
         path = self.path / ROWS
         lines = whole_lines(self.path)[1] if path.is_file() else []
         rows = {"rows": len(self.rows), "digest": digest_of(lines)}
-        self.note(**{**about, "finished": {**finished, **rows}})
+        self.note(**{**provenance, "finished": {**finished, **rows}})
 
     @property
     def finished(self) -> bool:
         """Return True if the rows are those with which the study was finished."""
-        said = (self.about or {}).get("finished")
+        said = (self.provenance or {}).get("finished")
         return said is not None and said["rows"] == len(self.rows)
 
     def stage(self, *names: str) -> list[Row]:
-        """The rows of some stages, in the order of the file."""
+        """Return the rows of some stages, in the order of the file."""
         return [row for row in self.rows.values() if row.stage in names]
 
     # -----------------------------------------------------------------------------------------
@@ -178,14 +164,14 @@ class StudyFolder:
                     f"restore it, or {ELSEWHERE}"
                 )
             return
-        self.about = read_provenance(path)
+        self.provenance = read_provenance(path)
         rows, digest = rows_and_digest(path) if there else ([], digest_of([]))
         self.rows = {row.key: row for row in rows}
         self._names = column_names(*whole_lines(path)) if there else NAMES
-        self.remark = lost_rows(path, self.about, rows, digest)
+        self.remark = lost_rows(path, self.provenance, rows, digest)
 
     def _cut(self) -> None:
-        """Take off a torn last line, which a kill or a full disk left of an append."""
+        """Remove a torn last line, left by a kill or a full disk during an append."""
         path = self.path / ROWS
         if path.is_file():
             content = path.read_bytes()
@@ -203,13 +189,13 @@ class StudyFolder:
 _NULL = ("facet_rows", "facet_cols", "commit")
 
 
-def identity_of(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of provenance that must match for a folder to be continued; a mismatch is reported in this order."""
-    measured = about["source"] == "measured"
+def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of provenance that must match for a folder to be continued; mismatches come in this order."""
+    measured = provenance["source"] == "measured"
     return {
-        "question": about.get("spec_digest"),
-        "source": about["source"],
-        **({"GPU": about["gpu"]["name"]} if about["gpu"].get("name") else {}),
-        "kernel": about.get("kernel") if measured else None,
-        "record": None if measured else about.get("record"),
+        "question": provenance.get("spec_digest"),
+        "source": provenance["source"],
+        **({"GPU": provenance["gpu"]["name"]} if provenance["gpu"].get("name") else {}),
+        "kernel": provenance.get("kernel") if measured else None,
+        "record": None if measured else provenance.get("record"),
     }

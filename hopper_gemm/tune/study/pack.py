@@ -17,10 +17,7 @@ from hopper_gemm.tune.study.row import ResultsError
 def pack(folder: Path) -> dict[str, tuple[int, int]]:
     """Compress the rows of a finished study, which takes no more rows then.
 
-    Killed at any moment it loses nothing, and the same call goes on.
-
-    Args:
-        folder: of the study.
+    Killed at any moment it loses nothing; the same call continues.
 
     Returns:
         The bytes of its rows as CSV and packed, by the name of the packed file.

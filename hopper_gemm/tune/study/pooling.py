@@ -17,25 +17,25 @@ NUMBERS = tuple(name for name in FIGURES if BY_NAME[name].kind == "number")
 
 
 def pooled(rows: Iterable[Row]) -> list[Row]:
-    """One row for each point and stage, in the order of their first rows; see :func:`pool`."""
-    return [pool(found) for found in by_point(rows)]
+    """Return one row for each point and stage, in the order of their first rows; see :func:`pool`."""
+    return [pool(of_point) for of_point in by_point(rows)]
 
 
 def by_point(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of each point and stage: those that ran, or the last where none did."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """Return the rows of each point and stage: those that ran, or the last if none ran."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.stage, row.point), []).append(row)
-    return [[row for row in of if row.ok] or of[-1:] for of in found.values()]
+        groups.setdefault((row.stage, row.point), []).append(row)
+    return [[row for row in of if row.ok] or of[-1:] for of in groups.values()]
 
 
 def looks(rows: Iterable[Row]) -> tuple[int, ...]:
-    """How many processes measured the rows of a point, board by board."""
+    """Return the number of processes that measured the rows of a point, board by board."""
     return tuple(sum(int(row.figures.get("processes", 1)) for row in of) for of in _by_board(rows))
 
 
 def pool(rows: Sequence[Row]) -> Row:
-    """The rows of a point as one, in which boards count alike, however many processes each had.
+    """Return the rows of a point as one, in which boards count alike, however many processes each had.
 
     A point measured once keeps its row. Else the speedup is that of :func:`hopper_gemm.tune.statistics.speedup`; on one
     board times are medians over all pairs, and other figures are means over processes; of several boards, both are
@@ -45,14 +45,14 @@ def pool(rows: Sequence[Row]) -> Row:
         rows: of one point and stage, as :func:`by_point` gives them.
     """
     boards = [_of_board(of) for of in _by_board(rows)]
-    return boards[0] if len(boards) == 1 else _merged(boards, _speedup([one.samples for one in boards]))
+    return boards[0] if len(boards) == 1 else _merged(boards, _speedup([board.samples for board in boards]))
 
 
 def _by_board(rows: Iterable[Row]) -> list[list[Row]]:
-    found: dict[str, list[Row]] = {}
+    boards: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.board, []).append(row)
-    return list(found.values())
+        boards.setdefault(row.board, []).append(row)
+    return list(boards.values())
 
 
 def _of_board(rows: Sequence[Row]) -> Row:
@@ -74,10 +74,9 @@ def _speedup(boards: Sequence[Sequence[Sample]]) -> dict[str, float]:
 
 
 def _merged(rows: Sequence[Row], figures: Mapping[str, Any]) -> Row:
-    """Rows as one, with these figures and the means of the others."""
-    known = {name: [row.figures[name] for row in rows if row.figures.get(name) is not None] for name in NUMBERS}
-    means = {name: float(np.mean(values)) for name, values in known.items() if values}
-    more = {"processes": sum(looks(rows))}
+    """Return rows as one, with these figures and the means of the others."""
+    present = {name: [row.figures[name] for row in rows if row.figures.get(name) is not None] for name in NUMBERS}
+    means = {name: float(np.mean(values)) for name, values in present.items() if values}
     samples, boards = tuple(sample for row in rows for sample in row.samples), dict.fromkeys(row.board for row in rows)
-    own = {**rows[0].figures, **means, **more, **figures}
+    own = {**rows[0].figures, **means, "processes": sum(looks(rows)), **figures}
     return replace(rows[0], figures=own, samples=samples, process=0, board=" ".join(boards))

@@ -19,7 +19,7 @@ PROVENANCE = "provenance.json"
 PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "optuna", "nvidia-cublas", "pandas", "numpy")
 
 Rule = Callable[[Any], str]
-"""Says in words what a value must be; empty where it is that."""
+"""Returns in words what a value must be; empty if it is valid."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,6 @@ def _column(value: Any) -> str:
     return "" if value in (*NAMES, *PAIRS) else "a column of the results"
 
 
-def _maybe_column(value: Any) -> str:
-    return "" if value is None else _column(value)
-
-
 def _space(value: Any) -> str:
     return "" if isinstance(value, dict) and not any(map(_column, value)) else "an object of kernel parameters"
 
@@ -79,13 +75,13 @@ def _config(value: Any) -> str:
 
 
 def _objective(value: Any) -> str:
-    known = isinstance(value, list) and value and all(one in ("speedup", "pj_per_flop") for one in value)
-    return "" if known else "a list of speedup or pj_per_flop"
+    valid = isinstance(value, list) and value and all(figure in ("speedup", "pj_per_flop") for figure in value)
+    return "" if valid else "a list of speedup or pj_per_flop"
 
 
 def _data(value: Any) -> str:
     texts = value if isinstance(value, list) else [value]
-    return "" if all(isinstance(one, str) for one in texts) else "text or a list of texts"
+    return "" if all(isinstance(text, str) for text in texts) else "text or a list of texts"
 
 
 SPEC = Object(
@@ -107,7 +103,7 @@ SHAPE = Object(
         **dict.fromkeys(("study", "source", "question", "spec_digest", "replayed_from", "record"), TEXT),
         **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
         **dict.fromkeys(("rows", "cols"), _column),
-        **dict.fromkeys(("facet_rows", "facet_cols"), _maybe_column),
+        **dict.fromkeys(("facet_rows", "facet_cols"), lambda value: "" if value is None else _column(value)),
         **dict.fromkeys(("schema_version", "seed", "points"), INTEGER),
         **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
         "created": _moment,
@@ -135,55 +131,44 @@ SHAPE = Object(
 """Shape of what readers take from the file; keys that no reader takes may hold anything."""
 
 
-def checked(about: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The content of a provenance file.
+def checked(provenance: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a provenance file.
 
     Raises:
         ResultsError: a key is missing or its value is none that a reader could use; the message names it.
     """
-    version = about.get("schema_version")
+    version = provenance.get("schema_version")
     if isinstance(version, int) and version != SCHEMA_VERSION:
         fix = "update hopper-gemm" if version > SCHEMA_VERSION else "read it with the release that wrote it"
         raise ResultsError(f"{path}: schema_version must be {SCHEMA_VERSION} but got {version}; {fix}")
-    for mistake in _mistakes(about, SHAPE, ""):
+    for mistake in _mistakes(provenance, SHAPE, ""):
         raise ResultsError(f"{path}: {mistake}; restore the file")
-    return about
+    return provenance
 
 
-def _mistakes(value: Any, shape: Any, place: str) -> Iterator[str]:
-    """Mistakes in a value and its parts, by place."""
+def _mistakes(value: Any, shape: Any, path: str) -> Iterator[str]:
+    """Yield the mistakes in a value and its parts, each with its path."""
     got = f"is a {type(value).__name__}"
     if isinstance(shape, Object):
         if not isinstance(value, dict):
-            yield f"{place} must be an object but {got}"
+            yield f"{path} must be an object but {got}"
             return
-        inside = f"{place}." if place else ""
+        inside = f"{path}." if path else ""
         yield from (f"the key {inside}{name} is missing" for name in shape.needed if name not in value)
-        for name, one in value.items():
-            yield from _mistakes(one, shape.keys.get(name, shape.keys.get(..., _anything)), f"{inside}{name}")
+        for name, part in value.items():
+            yield from _mistakes(part, shape.keys.get(name, shape.keys.get(..., lambda _: "")), f"{inside}{name}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            yield f"{place} must be a list but {got}"
+            yield f"{path} must be a list but {got}"
             return
-        for number, one in enumerate(value):
-            yield from _mistakes(one, shape[0], f"{place}.{number}")
+        for number, part in enumerate(value):
+            yield from _mistakes(part, shape[0], f"{path}.{number}")
     elif wanted := shape(value):
-        yield f"{place} must be {wanted} but {got if isinstance(value, list | dict) else f'got {value!r:.40}'}"
-
-
-def _anything(value: Any) -> str:
-    return ""
+        yield f"{path} must be {wanted} but {got if isinstance(value, list | dict) else f'got {value!r:.40}'}"
 
 
 def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]:
-    """The content of the file at the start of a study.
-
-    Args:
-        study: its name.
-        question: in a sentence.
-        source: measured or replayed.
-        more: further keys, such as spec and spec_digest.
-    """
+    """Return the provenance of a study that begins now, with further keys such as spec."""
     return {
         "schema_version": SCHEMA_VERSION,
         "study": study,
@@ -199,12 +184,12 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
 
 
 def versions(*more: str) -> dict[str, str | None]:
-    """Versions of Python, of the packages that figures depend on, and of more; None where one is missing."""
+    """Return the versions of Python, of the packages that figures depend on, and of more; None for a missing one."""
     return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
 
 
 def commit() -> str | None:
-    """The revision of this checkout, marked where it has changes; from a file ``COMMIT`` where one says so."""
+    """Return the revision of this checkout, marked if it has changes; that of a file ``COMMIT`` if there is one."""
     root = Path(__file__).parents[2]
     note = root / "COMMIT"
     if note.is_file():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
@@ -27,20 +28,14 @@ ROWS = "rows.csv"
 
 @dataclass(frozen=True)
 class Study:
-    """A results folder that has been read.
-
-    Args:
-        path: the folder.
-        rows: of all stages, in the order of the file.
-        provenance: where the figures come from.
-    """
+    """A results folder that has been read."""
 
     path: Path
     rows: tuple[Row, ...]
     provenance: dict[str, Any]
 
     def stage(self, *names: str) -> list[Row]:
-        """The rows of some stages."""
+        """Return the rows of some stages."""
         return [row for row in self.rows if row.stage in names]
 
 
@@ -55,34 +50,29 @@ def read_study(folder: Path) -> Study:
         raise ResultsError(f"{folder} is not a folder; name a results folder such as results/h200/seed-table")
     if not has_rows(folder):
         raise ResultsError(f"{folder} holds no {ROWS}; name a results folder such as results/h200/seed-table")
-    about = read_provenance(folder)
+    provenance = read_provenance(folder)
     rows, digest = rows_and_digest(folder)
-    if lost := lost_rows(folder, about, rows, digest):
+    if lost := lost_rows(folder, provenance, rows, digest):
         raise ResultsError(f"{lost}; restore it, or run the same command again to measure them again")
-    return Study(folder, tuple(rows), about)
+    return Study(folder, tuple(rows), provenance)
 
 
-def lost_rows(folder: Path, about: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
-    """The number of rows that a finished study lost, in words; empty where none is, and of a study that is not
-    finished.
+def lost_rows(folder: Path, provenance: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
+    """Return in words how many rows a finished study lost; empty if none, or if the study is not finished.
 
-    Args:
-        folder: of the study.
-        about: its provenance.
-        rows: its rows.
-        digest: their :func:`digest_of`.
+    ``digest`` is the :func:`digest_of` its lines.
 
     Raises:
         ResultsError: a row is of another study, or rows were added or exchanged since the study was finished.
     """
     path = folder / ROWS
-    foreign = [row.study for row in rows if row.study != about["study"]]
+    foreign = [row.study for row in rows if row.study != provenance["study"]]
     if foreign:
         raise ResultsError(
             f"{path}: {len(foreign)} of {len(rows)} rows are of the study {foreign[0][:40]!r}, not of "
-            f"{about['study']!r}; restore it, or delete them"
+            f"{provenance['study']!r}; restore it, or delete them"
         )
-    said = about.get("finished")
+    said = provenance.get("finished")
     if said is None:
         return ""
     lost = said["rows"] - len(rows)
@@ -102,25 +92,25 @@ def has_rows(folder: Path) -> bool:
 
 
 def packed(folder: Path) -> Path:
-    """Path of a folder's packed rows."""
+    """Return the path of a folder's packed rows."""
     return folder / f"{ROWS}.xz"
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
-    """Folders of the recorded studies of a name, the archived ones last.
+    """Return the folders of the recorded studies of a name, the archived ones last.
 
     Args:
         name: of the folder, for an archived one without its date; a glob pattern.
     """
     root = results_root()
     patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}", f"archive/*/*/{name}")
-    found = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
-    named = [(path, path.relative_to(root).parts) for path in found if path.is_dir()]
+    paths = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
+    named = [(path, path.relative_to(root).parts) for path in paths if path.is_dir()]
     return [path for path, parts in named if parts[0] != "local" and has_rows(path)]
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Origin of a study's figures.
+    """Return the origin of a study's figures.
 
     Raises:
         ResultsError: no such file, or a key is missing or of the wrong type.
@@ -132,7 +122,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The rows of a folder.
+    """Return the rows of a folder.
 
     Raises:
         ResultsError: a file is damaged, or holds a row twice.
@@ -141,25 +131,25 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
-    """The rows of a folder as :func:`read_rows` gives them, and the :func:`digest_of` their lines, packed or not.
+    """Return the rows of a folder, packed or not, and the :func:`digest_of` their lines.
 
     Raises:
         ResultsError: a file is damaged, or holds a row twice.
     """
     path, lines = whole_lines(folder)
     names = column_names(path, lines)
-    found: dict[RowKey, int] = {}
+    first_lines: dict[RowKey, int] = {}
     rows: list[Row] = []
     parser = RowParser(names)
     for number, line in enumerate(lines[1:], 2):
         try:
             row = parser.row(values_of(line, names))
         except ValueError as error:
-            place = f"line {number}: {error}; restore the file, or delete this row to measure it again"
-            if not any(_agrees(one, names) for one in lines[1:]):
-                place = "line 1: no row was written under these column names; restore the file"
-            raise ResultsError(f"{path}, {place}") from None
-        first = found.setdefault(row.key, number)
+            fault = f"line {number}: {error}; restore the file, or delete this row to measure it again"
+            if not any(_agrees(other, names) for other in lines[1:]):
+                fault = "line 1: no row was written under these column names; restore the file"
+            raise ResultsError(f"{path}, {fault}") from None
+        first = first_lines.setdefault(row.key, number)
         if first != number:
             raise ResultsError(f"{path}, line {number}: the same row as line {first}; delete one of them")
         rows.append(row)
@@ -167,12 +157,12 @@ def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
 
 
 def digest_of(lines: Iterable[str]) -> str:
-    """SHA-256 of the whole lines of a rows file, whatever their order."""
+    """Return the SHA-256 of the whole lines of a rows file, whatever their order."""
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def whole_lines(folder: Path) -> tuple[Path, list[str]]:
-    """The file of a folder's rows, and its lines, the column names first; packed or not.
+    """Return the file of a folder's rows, and its lines, the column names first; packed or not.
 
     Raises:
         ResultsError: it is no text, or cannot be unpacked.
@@ -190,7 +180,7 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
 
 
 def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
-    """The columns that a file's first line names, its sum taken off; those of now where it has no line.
+    """Return the columns that a file's first line names, without its sum; the present ones for an empty file.
 
     Raises:
         ResultsError: it names an unknown column, one twice, or not all of :data:`REQUIRED`.
@@ -213,19 +203,45 @@ def _agrees(line: str, names: Sequence[str]) -> bool:
 
 
 def frame_of(rows: Sequence[Row]) -> Any:
-    """Rows as a frame: every column of the schema with its kind, and those of
+    """Return rows as a frame: every column of the schema with its kind, and those of
     :data:`hopper_gemm.tune.study.schema.PAIRS`.
 
     Integers stay integers where they are missing in other rows; flags stay true or false, or a word.
     """
     import pandas as pd
 
-    found = [row.as_dict() for row in rows]
+    records = [row.as_dict() for row in rows]
     columns = {}
     for name in NAMES:
-        values, kind = [record.get(name) for record in found], BY_NAME[name].kind
+        values, kind = [record.get(name) for record in records], BY_NAME[name].kind
         if kind == "text":
             values = ["" if value is None else str(value) for value in values]
         columns[name] = pd.Series(values, dtype={"integer": "Int64", "number": "float64"}.get(kind, "object"))
     frame = pd.DataFrame(columns)
     return frame.assign(**{name: frame[m].astype(str) + "x" + frame[n].astype(str) for name, (m, n) in PAIRS.items()})
+
+
+def missing(study: Study) -> str:
+    """Return the rows that a study lacks by its provenance, in words; empty for a study that ended.
+
+    A study lacks finals that its spec wants, or, if its run never ended, some of its rows.
+    """
+    provenance = study.provenance
+    if provenance.get("finished"):
+        return ""
+    finals = provenance.get("spec", {}).get("final", {}).get("best", 0)
+    ran, had = (_subjects_by_control(study.stage(stage)) for stage in ("sweep", "final"))
+    wanted = {control: min(finals, len(configs)) for control, configs in ran.items()}
+    lacking = sum(max(0, count - len(had.get(control, ()))) for control, count in wanted.items())
+    if lacking:
+        return f"{lacking} of {sum(wanted.values())} finals"
+    return "rows"
+
+
+def _subjects_by_control(rows: Iterable[Row]) -> dict[Point, set[Any]]:
+    """Return the kernels and baselines that ran, by their control."""
+    subjects: dict[Point, set[Any]] = {}
+    for row in rows:
+        if row.ok:
+            subjects.setdefault(row.point.control, set()).add(row.point.subject)
+    return subjects

@@ -21,7 +21,7 @@ FLAGS = {"true": True, "false": False}
 
 SUM = "crc"
 """Last column of a file: CRC-32 of the line of column names, a line break and the row's values. A row that was changed
-or torn, or that stands under other names than it was written under, is told from a whole one."""
+or torn, or that stands under other names than it was written under, is detected."""
 
 PROBLEM = ("m", "n", "k", "dtype", "layouts", "batch_invariant")
 WAY = ("regime", "context", "against", "data")
@@ -39,17 +39,14 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One answer, as it stands on disk.
+    """One measured point, as it stands on disk.
 
     Args:
-        point: what was measured.
         status: of :data:`hopper_gemm.tune.study.schema.STATUSES`.
         reason: why it is not ok; else a remark.
         figures: by column name, of :data:`hopper_gemm.tune.study.schema.CARRIED`.
         samples: pairs behind the figures; they are part of the row.
         stage: of :data:`hopper_gemm.tune.study.schema.STAGES`.
-        process: number of the fresh process that measured it.
-        study, source, gpu, board: where it comes from.
         finalists: of the baseline's search, for the processes that follow. Not of the file: the provenance notes them.
     """
 
@@ -77,7 +74,7 @@ class Row:
         return RowKey(self.stage, self.point, self.process, self.board if self.stage == "control" else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Values by column name; columns without a value are left out."""
+        """Return the values by column name; columns without a value are left out."""
         point = self.point
         return {
             **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
@@ -92,11 +89,7 @@ class Row:
         }
 
     def line(self, names: Sequence[str] = NAMES) -> str:
-        """The line of a file that holds it, with its check sum.
-
-        Args:
-            names: the file's columns but the last, :data:`SUM`.
-        """
+        """Return the line of a file that holds it, with its check sum."""
         values = self.as_dict()
         return summed([as_text(values.get(name)) for name in names], names)
 
@@ -111,13 +104,13 @@ class RowKey(NamedTuple):
 
 
 def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that a row of a status may carry: timings and counts only where it is ok."""
+    """Return the figures that a row of a status may carry: timings and counts only where it is ok."""
     allowed = CARRIED if status == "ok" else [name for name in CARRIED if name not in FIGURES]
     return {name: figures[name] for name in allowed if as_text(figures.get(name))}
 
 
 class RowParser:
-    """Turns the lines of one file into rows. Points that recur are made once.
+    """Parser of one file's lines. Points that recur are made once.
 
     Args:
         names: the columns. A parameter without a column stands at its default.
@@ -125,18 +118,18 @@ class RowParser:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._cache: dict[tuple[Any, ...], Any] = {}
 
     def row(self, values: Sequence[str]) -> Row:
-        """The row of a line.
+        """Return the row of a line.
 
         Raises:
-            ValueError: a value is not of its column's kind, or a status, stage or point that nobody knows.
+            ValueError: a value is not of its column's kind, or a status, stage or point is invalid.
         """
         texts = dict.fromkeys(REQUIRED, "") | dict(zip(self._names, values, strict=True))
-        for name, known in (("status", STATUSES), ("stage", STAGES)):
-            if texts[name] not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)} but got {texts[name][:40]!r}")
+        for name, allowed in (("status", STATUSES), ("stage", STAGES)):
+            if texts[name] not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {texts[name][:40]!r}")
         if missing := [name for name in PROBLEM if name in REQUIRED and not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
         problem = self._made(GemmProblem, PROBLEM, texts)
@@ -148,12 +141,12 @@ class RowParser:
         return Row(point, texts["status"], texts["reason"], figures, samples, texts["stage"], process, **origin)
 
     def _made(self, kind: Callable[..., Any], names: Iterable[str], texts: Mapping[str, str]) -> Any:
-        """A config or a problem; one that is there already where the texts recur."""
-        found = tuple([texts.get(name) for name in names])
-        if (kind, found) not in self._known:
-            given = {name: _CONVERT[name](text) for name, text in zip(names, found, strict=True) if text}
-            self._known[kind, found] = kind(**given)
-        return self._known[kind, found]
+        """Return a config or a problem, from the cache if the texts recur."""
+        key = tuple([texts.get(name) for name in names])
+        if (kind, key) not in self._cache:
+            given = {name: _CONVERT[name](text) for name, text in zip(names, key, strict=True) if text}
+            self._cache[kind, key] = kind(**given)
+        return self._cache[kind, key]
 
 
 def _config(**values: Any) -> Kernel:
@@ -181,7 +174,7 @@ _CONVERT = {name: _converter(name, column.kind) for name, column in BY_NAME.item
 
 
 def as_text(value: Any) -> str:
-    """A value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
+    """Return a value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
     value = value.item() if hasattr(value, "item") else value  # numpy's as Python's own
     if value is None or value != value:
         return ""
@@ -192,7 +185,7 @@ def as_text(value: Any) -> str:
 
 
 def header(names: Iterable[str] = NAMES) -> str:
-    """The first line of a file with these columns, without a line break."""
+    """Return the first line of a file with these columns, without a line break."""
     return ",".join((*names, SUM))
 
 
@@ -201,33 +194,18 @@ def _start(names: tuple[str, ...]) -> int:
     return zlib.crc32(f"{header(names)}\n".encode())
 
 
-def joined(texts: Sequence[str]) -> str:
-    """Values as a line of CSV without a line break."""
+def summed(texts: Sequence[str], names: Sequence[str]) -> str:
+    """Return values as a line of CSV, with its check sum as :data:`SUM` and without a line break."""
     line = ",".join(texts)
     if '"' in line or line.count(",") >= len(texts):
         file = io.StringIO()
         csv.writer(file, lineterminator="").writerow(texts)
         line = file.getvalue()
-    return line
-
-
-def summed(texts: Sequence[str], names: Sequence[str]) -> str:
-    """Values as a line of CSV, with its check sum behind them and without a line break.
-
-    Args:
-        texts: the values.
-        names: their columns.
-    """
-    line = joined(texts)
     return f"{line},{zlib.crc32(line.encode(), _start(tuple(names))):08x}"
 
 
 def values_of(line: str, names: Sequence[str]) -> list[str]:
-    """The values of a line, its check sum taken off.
-
-    Args:
-        line: as :func:`summed` gives it.
-        names: columns of the values.
+    """Return the values of a :func:`summed` line without its check sum.
 
     Raises:
         ValueError: it has more values or fewer, or was changed, or was written under other names.
@@ -244,21 +222,21 @@ def values_of(line: str, names: Sequence[str]) -> list[str]:
 
 
 def samples_text(samples: tuple[Sample, ...]) -> str:
-    """Samples as the column holds them."""
-    return " ".join(":".join([as_text(one) for one in sample if one is not None]) for sample in samples)
+    """Return samples as the column holds them."""
+    return " ".join(":".join([as_text(value) for value in sample if value is not None]) for sample in samples)
 
 
 def samples_of(text: str) -> tuple[Sample, ...]:
-    """The other way round.
+    """Return the samples that a column holds.
 
     Raises:
         ValueError: it is no list of samples.
     """
-    found = []
+    samples = []
     for word in text.split():
         parts = word.split(":")
         try:
-            found.append(Sample(int(parts[0]), *map(float, parts[1:])))
+            samples.append(Sample(int(parts[0]), *map(float, parts[1:])))
         except (TypeError, ValueError):
             raise ValueError(f"samples must be process:ours_us:baseline_us[:spacer_us] but got {word[:40]!r}") from None
-    return tuple(found)
+    return tuple(samples)

@@ -1,8 +1,8 @@
 """The columns of a row: names, kinds, units, meaning. One schema for every question, versioned and open.
 
-A row holds one answer: a :class:`hopper_gemm.model.point.Point`, the stage that asked, what came of it, its figures and
-its samples. Figures stand only where ``status`` is ``ok``. A file may leave out figures that none of its rows has, and
-parameters that stand at their default in all of them; columns of later schemas can so be added without a new version.
+A row holds one measurement: a :class:`hopper_gemm.model.point.Point`, its stage, its status, its figures and its
+samples. Figures stand only where ``status`` is ``ok``. A file may leave out figures that none of its rows has, and
+parameters that stand at their default in all of them; later schemas can so add columns without a new version.
 """
 
 from __future__ import annotations
@@ -43,13 +43,7 @@ Kind = Literal["text", "integer", "number", "flag"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
-
-    Args:
-        name: as in the file's first line.
-        kind: of its values; a flag is true or false, or a word that refines true.
-        doc: meaning and unit.
-    """
+    """One column."""
 
     name: str
     kind: Kind

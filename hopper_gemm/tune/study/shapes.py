@@ -34,13 +34,7 @@ class ShapeSection(ProblemSection):
 
 
 class Shapes(BaseModel):
-    """A list of problems.
-
-    Args:
-        name: of the list, and of the folder of a comparison over it.
-        question: what the list is for, in a sentence.
-        problems: each once.
-    """
+    """A list of problems."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,10 +51,9 @@ class Shapes(BaseModel):
         return problems
 
     def of_regime(self, regime: str, marked: bool = False) -> tuple[GemmProblem, ...]:
-        """The problems to measure in a regime: all of them in burst, those marked ``steady`` in steady state; of these
-        only the ones marked ``search`` where asked."""
-        chosen = (one for one in self.problems if regime == "burst" or one.steady)
-        return tuple(one.problem() for one in chosen if one.search or not marked)
+        """Return the problems of a regime, in steady state those marked ``steady``; if ``marked``, those to search."""
+        chosen = (section for section in self.problems if regime == "burst" or section.steady)
+        return tuple(section.problem() for section in chosen if section.search or not marked)
 
 
 def read_shapes(path: Path | None = None) -> Shapes:
@@ -88,7 +81,7 @@ below it torch.mm takes 1 to 4 us longer."""
 
 
 def stratum_of(seconds: float) -> int:
-    """Index of the stratum of a time of torch.mm.
+    """Return the index of the stratum of a time of torch.mm.
 
     Example:
         >>> [stratum_of(us * 1e-6) for us in (3, 4, 200)]
@@ -98,8 +91,7 @@ def stratum_of(seconds: float) -> int:
 
 
 def expected_seconds(problem: GemmProblem) -> float:
-    """Time of torch.mm before anything is measured: the roofline and a launch. It sorts problems into strata; figures
-    are told by measured times."""
+    """Return the expected time of torch.mm, roofline and launch, which sorts problems into strata."""
     return limit_seconds(problem) + TORCH_LAUNCH_SECONDS
 
 
@@ -128,7 +120,7 @@ class HeldOut(BaseModel):
 
 
 def octave_of(problem: GemmProblem) -> int:
-    """Exponent e of the octave, 2^e <= m * n * k < 2^(e + 1)."""
+    """Return the exponent e of the octave, 2^e <= m * n * k < 2^(e + 1)."""
     return (problem.m * problem.n * problem.k).bit_length() - 1
 
 

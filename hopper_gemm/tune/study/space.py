@@ -26,7 +26,7 @@ MOST = 2_000_000
 
 
 def problem_label(problem: GemmProblem) -> str:
-    """The sizes of a problem, with its type and layouts where they are not bf16 and kk, and a word if it is
+    """Return the sizes of a problem, with its type and layouts where they are not bf16 and kk, and a word if it is
     batch-invariant.
 
     Example:
@@ -38,7 +38,7 @@ def problem_label(problem: GemmProblem) -> str:
 
 
 def place_of(point: Point) -> str:
-    """Problem, regime, context and data in a few words: figures of two places are never compared."""
+    """Return problem, regime, context and data as text: only figures under the same text are compared."""
     data = [] if point.data == "normal" else [point.data]
     return " ".join([problem_label(point.problem), point.regime, point.context, *data])
 
@@ -48,9 +48,7 @@ class Rung:
     """One rung of a ladder.
 
     Args:
-        name: unique in the ladder.
         adds: what it adds to the rung it starts from.
-        start: name of that rung; None for the first.
         published: what the source material says of the step, or nothing.
         config: resolved. Two rungs may have the same; it is measured once.
     """
@@ -62,35 +60,35 @@ class Rung:
     config: Kernel
 
     def as_dict(self) -> dict[str, Any]:
-        """The rung in provenance, from which tables know the ladder without its spec."""
-        about = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
-        return {**about, "config": self.config.as_dict()}
+        """Return the rung for provenance, which gives tables the ladder without its spec."""
+        texts = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
+        return {**texts, "config": self.config.as_dict()}
 
 
 def rungs(spec: SweepSpec) -> list[Rung]:
-    """The ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+    """Return the ladder, each rung with its config: that of the rung it starts from, with what it sets."""
     chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
-    found: list[Rung] = []
+    ladder: list[Rung] = []
     for section in spec.rungs:
-        start = section.start or (found[-1].name if found else None)
+        start = section.start or (ladder[-1].name if ladder else None)
         chosen[section.name] = {**chosen[start], **_fields(section.set)}
         config = _config(spec, WIDEST, chosen[section.name]).narrowed()
-        found.append(Rung(section.name, section.adds, start, section.published, config))
-    return found
+        ladder.append(Rung(section.name, section.adds, start, section.published, config))
+    return ladder
 
 
 def count(spec: SweepSpec) -> int:
-    """The number of choices of a spec, enumerating none: of its grids, times what each is measured on."""
+    """Return the number of choices of a spec, enumerating none: of its grids, times what each is measured on."""
     configs = 0
     for alone in spec.each():
-        choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.known)]
+        choices = [map(len, _axes(grid).values()) for grid in (alone.space, *alone.grids, *alone.warm_grids)]
         configs += len(spec.rungs) or sum(map(prod, choices))
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.data)
 
 
 def points(spec: SweepSpec) -> dict[Point, str]:
-    """Every point, with the reasons why it cannot run; none where it can. For each regime (bursts are quick and go
-    first), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
+    """Return every point with the reasons why it cannot run, empty if it can. For each regime (bursts first: they are
+    quick), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
 
     Raises:
         SpecError: a problem has more than :data:`MOST`.
@@ -113,13 +111,7 @@ def points(spec: SweepSpec) -> dict[Point, str]:
 
 @dataclass(frozen=True)
 class Space:
-    """The points that a study may measure.
-
-    Args:
-        points: that get a row, with the reasons why they cannot run; none where they can.
-        refused: points that each rule refuses; one that several refuse counts for the first.
-        total: points, those that get no row included.
-    """
+    """The points that a study may measure."""
 
     points: Mapping[Point, str]
     refused: Mapping[str, int]
@@ -127,12 +119,12 @@ class Space:
 
     @property
     def legal(self) -> list[Point]:
-        """Points that can run."""
+        """Return the points that can run."""
         return [point for point, why in self.points.items() if not why]
 
 
 def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
-    """The space of a study; refused points are kept only where they get a row.
+    """Return the space of a study; refused points are kept only where they get a row.
 
     Args:
         spec: the question.
@@ -144,41 +136,41 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Calla
     """
     parts: list[Space] = list(each(_space_alone, spec.each(), repeat(only)))
     ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
-    found = [one for part in parts for one in part.points.items()]
-    kept = dict(sorted(found, key=lambda one: ways.index((one[0].regime, one[0].context))))
+    pairs = [pair for part in parts for pair in part.points.items()]
+    kept = dict(sorted(pairs, key=lambda pair: ways.index((pair[0].regime, pair[0].context))))
     refused = sum((Counter(part.refused) for part in parts), Counter[str]())
     return Space(kept, dict(refused), sum(part.total for part in parts))
 
 
 def _space_alone(spec: SweepSpec, only: Collection[Point] | None) -> Space:
-    found = points(spec)
+    ruled = points(spec)
     if only is not None:
-        found = {point: why for point, why in found.items() if point in only}
-    kept = {point: why for point, why in found.items() if not (spec.skips and why)}
-    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in found.values() if why)), len(found))
+        ruled = {point: why for point, why in ruled.items() if point in only}
+    kept = {point: why for point, why in ruled.items() if not (spec.skips and why)}
+    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in ruled.values() if why)), len(ruled))
 
 
 def begun_with(spec: SweepSpec) -> list[Kernel]:
-    """The first config of each known grid of the first problem, legal or not: a search tries these first."""
+    """Return the first config of each warm grid of the first problem, legal or not: a search tries these first."""
     alone, *_ = spec.each()
-    return [next(_grid(alone, grid))[0] for grid in alone.known]
+    return [next(_grid(alone, grid))[0] for grid in alone.warm_grids]
 
 
 def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:
-    """The configs for one problem with what refuses them there; of the legal ones those that the spec keeps."""
-    known = {config: why for grid in spec.known for config, why in _grid(spec, grid)}
+    """Return the configs for one problem with the reasons against each; of the legal ones those that the spec keeps."""
+    warm = {config: why for grid in spec.warm_grids for config, why in _grid(spec, grid)}
     ruled = {}
-    for config, why in {**known, **_refusals(spec)}.items():
+    for config, why in {**warm, **_refusals(spec)}.items():
         pair = [] if why else map(str, pair_reasons(config, problem))
         ruled[config] = "; ".join([*why, *pair])
     if spec.keep is None:
         return ruled
-    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, known)
+    kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, warm)
     return {config: why for config, why in ruled.items() if why or config in kept}
 
 
 def _refusals(spec: SweepSpec) -> Mapping[Kernel, tuple[str, ...]]:
-    """Every config with the rules that refuse it, whatever the problem.
+    """Return every config with the rules that refuse it, whatever the problem.
 
     What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
     once for each way to compile; and a list of problems that are tuned in one space pays for it once.
@@ -193,18 +185,17 @@ def _refusals(spec: SweepSpec) -> Mapping[Kernel, tuple[str, ...]]:
 
 SPACES = 4
 _LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
-"""So many spaces that were enumerated last: problems of a list are tuned in another where they are short, or long, or
-have a large output."""
+"""The last spaces enumerated: short, long and large-output problems of a list each have their own space."""
 
 
 def _enumerated(spec: SweepSpec) -> dict[Kernel, tuple[str, ...]]:
     if spec.rungs:
-        return {rung.config: _why(rung.config) for rung in rungs(spec)}
-    found: dict[Kernel, tuple[str, ...]] = {}
+        return {rung.config: tuple(map(str, reasons(rung.config))) for rung in rungs(spec)}
+    refusals: dict[Kernel, tuple[str, ...]] = {}
     for grid in (spec.space, *spec.grids):
         for config, why in _grid(spec, grid):
-            found.setdefault(config, why)
-    return found
+            refusals.setdefault(config, why)
+    return refusals
 
 
 def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -212,28 +203,24 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tuple[str, ...]]]:
-    """Every config of one grid with the rules that refuse it, the last parameter fastest."""
+    """Yield every config of one grid with the rules that refuse it, the last parameter fastest."""
     axes = _axes(grid)
     kind = kind_of(axes)
     resolved = cache(lambda compiled: _config(spec, kind, _fields(dict(compiled))))
     checked: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for values in product(*axes.values()):
         choice = list(zip(axes, values, strict=True))
-        base = resolved(tuple(one for one in choice if one[0] not in LAUNCH_FIELDS))
+        base = resolved(tuple(setting for setting in choice if setting[0] not in LAUNCH_FIELDS))
         config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS}).narrowed()
-        ruled = tuple(one for one in choice if not _is_order(*one))
+        ruled = tuple(setting for setting in choice if not _is_order(*setting))
         if ruled not in checked:
-            checked[ruled] = _why(config)
+            checked[ruled] = tuple(map(str, reasons(config)))
         yield config, checked[ruled]
 
 
 def _is_order(name: str, value: Any) -> bool:
     """Return True if a choice sets only the order of the tiles and breaks no rule; a swizzle that is too wide does."""
     return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
-
-
-def _why(config: Kernel) -> tuple[str, ...]:
-    return tuple(map(str, reasons(config)))
 
 
 def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class SpecError(ValueError):
 
 
 def fields_of(name: str, value: Any) -> dict[str, Any]:
-    """A choice of the space as fields of the config.
+    """Return a choice of the space as fields of the config.
 
     Raises:
         ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
@@ -44,34 +44,30 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
 
 
-def _named_now(chosen: dict[str, Any]) -> dict[str, Any]:
-    """Choices under the present names and words of their parameters; every value is checked."""
+def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return choices under the present names and words of their parameters; every value is checked."""
     mistakes, now = [], {}
     for name, given in chosen.items():
-        found = []
+        renamed = []
         for value in given if isinstance(given, list) else [given]:
             try:
                 fields = current_values(fields_of(name, value))
                 WIDEST(**fields)
-                found.append(value if name in PAIRS else next(iter(fields.values())))
+                renamed.append(value if name in PAIRS else next(iter(fields.values())))
             except ValueError as error:
                 mistakes.append(str(error))
-        if not found and isinstance(given, list) and not given:
+        if not renamed and isinstance(given, list) and not given:
             mistakes.append(f"{name} must have at least one value but got an empty list")
-        title = name if name in PAIRS or not found else next(iter(fields))
+        title = name if name in PAIRS or not renamed else next(iter(fields))
         if title in now:
             mistakes.append(f"{name} is an earlier name of {title}, which is given too; leave one of them out")
-        now[title] = found if isinstance(given, list) else next(iter(found), given)
-    _refuse(list(dict.fromkeys(mistakes)))
+        now[title] = renamed if isinstance(given, list) else next(iter(renamed), given)
+    if mistakes:
+        raise ValueError("\n".join(dict.fromkeys(mistakes)))
     return now
 
 
-def _refuse(mistakes: list[str]) -> None:
-    if mistakes:
-        raise ValueError("\n".join(mistakes))
-
-
-Grid = Annotated[dict[str, Any], AfterValidator(_named_now)]
+Grid = Annotated[dict[str, Any], AfterValidator(_renamed)]
 """For each parameter a value or a list of them; :data:`WIDEST` says which values there are."""
 
 
@@ -95,7 +91,7 @@ class ProblemSection(_Section):
         return self
 
     def problem(self) -> GemmProblem:
-        """The problem in the model's type."""
+        """Return the problem in the model's type."""
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
 
 
@@ -104,12 +100,12 @@ class SearchedProblem(ProblemSection):
 
     Args:
         space: other values for parameters, in the sweep's space and in those of its grids that name them.
-        known: grids of configs beside the sweep's own :attr:`SweepSpec.known`.
+        warm_grids: ``known`` in the file: grids beside the sweep's own :attr:`SweepSpec.warm_grids`.
         keep: instead of the sweep's.
     """
 
     space: Grid = {}
-    known: list[Grid] = []
+    warm_grids: Annotated[list[Grid], Field(alias="known")] = []
     keep: Count | None = None
 
 
@@ -143,7 +139,7 @@ class FinalSection(_Section):
 
     @property
     def fresh(self) -> int:
-        """Fresh processes that are needed."""
+        """Return the number of fresh processes that are needed."""
         return self.processes if self.best else 0
 
 
@@ -169,7 +165,7 @@ class RaceSection(_Section):
     far: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def looks(self, burst: bool) -> list[tuple[int, float]]:
-        """Pairs after which to decide, and the margin beside the noise with which to do so."""
+        """Return the pairs after which to decide, each with the margin beside the noise."""
         glance = [(1, self.far)] if burst and self.far is not None else []
         return [*glance, (self.burst_pairs if burst else self.steady_pairs, 0.0)]
 
@@ -223,8 +219,8 @@ class SweepSpec(_Section):
         space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
             both of the cluster's fields.
         grids: further grids, such as one in which k is divided; their configs follow the space's.
-        known: grids of configs that were good on the problem, or on one like it. A search tries the first config of
-            each before anything else.
+        warm_grids: ``known`` in the file: configs that were good on the problem or a similar one; a search tries the
+            first config of each grid before anything else.
         keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
             :mod:`hopper_gemm.model.predict`, with all their ways to launch it, beside the known grids; without it all
             stay.
@@ -256,7 +252,7 @@ class SweepSpec(_Section):
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     space: Grid = {}
     grids: list[Grid] = []
-    known: list[Grid] = []
+    warm_grids: Annotated[list[Grid], Field(alias="known")] = []
     keep: Count | None = None
     rungs: list[RungSection] = []
     lower_to_fit: list[Literal["stagger"]] = []
@@ -277,7 +273,8 @@ class SweepSpec(_Section):
     @field_validator("data")
     @classmethod
     def _is_data(cls, data: list[str]) -> list[str]:
-        _refuse([f"must be among {', '.join(DATA)} but got {one!r}" for one in data if one not in DATA])
+        if unknown := [f"must be among {', '.join(DATA)} but got {kind!r}" for kind in data if kind not in DATA]:
+            raise ValueError("\n".join(unknown))
         return data
 
     @field_validator("objective", mode="before")
@@ -287,25 +284,29 @@ class SweepSpec(_Section):
 
     @property
     def digest(self) -> str:
-        """Tells this question from another under the same name.
+        """Digest that distinguishes this question from another under the same name.
 
         How long to look for the answer is no part of it, nor is the prose. A key at its default is none either, so that
         a later version may add keys; but how things are measured is spelt out, whatever the defaults are.
         """
         prose: dict[str, Any] = {"question": True, "budget": True, "rungs": {"__all__": {"adds", "published"}}}
-        asked = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=prose)
-        asked |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        question = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=prose)
+        question |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
+        return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
 
     def each(self) -> list[SweepSpec]:
-        """The sweep of each problem alone, in its own space."""
+        """Return the sweep of each problem alone, in its own space."""
         return [self._alone(section) for section in self.problems]
 
     def _alone(self, section: SearchedProblem) -> SweepSpec:
         def own(grid: dict[str, Any]) -> dict[str, Any]:
             return {name: section.space.get(name, values) for name, values in grid.items()}
 
-        changed = {"space": own(self.space), "grids": list(map(own, self.grids)), "known": section.known + self.known}
+        changed = {
+            "space": own(self.space),
+            "grids": list(map(own, self.grids)),
+            "warm_grids": section.warm_grids + self.warm_grids,
+        }
         alone = SearchedProblem(**section.model_dump(include=set(ProblemSection.model_fields)))
         return self.model_copy(update={**changed, "keep": section.keep or self.keep, "problems": [alone]})
 
@@ -325,7 +326,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
-    """Mistakes of a sweep that lie between its keys; what has the wrong type is passed over, others tell of it."""
+    """Yield the mistakes between keys of a sweep; values of the wrong type are reported by pydantic."""
     objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
     wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
     if len(wanted) > len(set(map(str, wanted))):
@@ -389,7 +390,7 @@ def read_spec(path: Path) -> SweepSpec:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file.
+    """Return the content of a TOML file.
 
     Raises:
         SpecError: no such file, or not TOML; with the place.
@@ -408,7 +409,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def checked(raw: dict[str, Any], where: str) -> SweepSpec:
-    """A sweep from its keys. What two keys get wrong between them is told together with what each gets wrong alone.
+    """Return a sweep from its keys. Mistakes of one key and between keys are reported together.
 
     Args:
         raw: as TOML gives them.
@@ -431,12 +432,7 @@ def checked(raw: dict[str, Any], where: str) -> SweepSpec:
 
 
 def lines_of(error: ValidationError, what: str) -> list[str]:
-    """Mistakes that pydantic found in a file, for a person; one line for each part of one.
-
-    Args:
-        error: as pydantic raised it.
-        what: the file holds, or should.
-    """
+    """Return pydantic's mistakes in a file that should hold ``what``, as lines of text."""
     lines: list[str] = []
     for mistake in error.errors():
         parts = map(str, mistake["loc"])
@@ -454,6 +450,6 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """A value in a message; a number of a thousand digits would hide the rest."""
+    """Return a value for a message, cut: a number of a thousand digits would hide the rest."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

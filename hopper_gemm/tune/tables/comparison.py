@@ -41,7 +41,7 @@ COMPARE_LEGEND = (
 
 @dataclass(frozen=True)
 class Mean:
-    """How we stand against one baseline over all problems.
+    """Speedup over one baseline, summed up over all problems.
 
     Args:
         regime: burst or steady.
@@ -49,7 +49,7 @@ class Mean:
         against: the baseline.
         speedup: geometric mean.
         problems: number of problems with a figure.
-        asked: number of all problems.
+        total: number of all problems; ``asked`` in the JSON.
         worst, worst_on: the least speedup and its problem.
         behind: problems whose whole interval lies below 1.
     """
@@ -59,13 +59,17 @@ class Mean:
     against: str
     speedup: float
     problems: int
-    asked: int
+    total: int
     worst: float
     worst_on: str
     behind: tuple[str, ...]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name for JSON, ``total`` as ``asked``."""
+        return {"asked" if name == "total" else name: value for name, value in vars(self).items()}
+
     def __str__(self) -> str:
-        over = self.problems if self.problems == self.asked else f"{self.problems} of {self.asked}"
+        over = self.problems if self.problems == self.total else f"{self.problems} of {self.total}"
         behind = f"behind on {len(self.behind)}: {', '.join(self.behind)}" if self.behind else "behind on none"
         return (
             f"{self.against}, {self.context}: {self.speedup:.3f}x over {over} problems, "
@@ -76,27 +80,30 @@ class Mean:
 def recorded(
     names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
 ) -> Study:
-    """The recorded comparison that has most of what is asked for, and of its rows only these.
+    """Return the recorded comparison with the most matching rows, without its other rows.
 
     Args:
-        names: of recorded folders; the first ones where several have as much.
-        problems: that were multiplied.
-        against: names of baselines.
-        regime, context: how everything was timed.
+        names: recorded folders; the earlier ones win a tie.
+        problems: problems to keep.
+        against: baselines to keep.
+        regime, context: timing conditions to keep.
 
     Raises:
-        ResultsError: none has any.
+        ResultsError: no folder has a matching row.
     """
-    found = []
+    studies = []
     for folder in (folder for name in names for folder in recorded_folders(name)):
         study = read_study(folder)
-        asked = [
-            row for row in study.stage("compare") if row.point.problem in problems and row.point.against in against
-        ]
-        rows = tuple(row for row in asked if (row.point.regime, row.point.context) == (regime, context))
-        about = {**study.provenance, "source": "replayed", "replayed_from": shown(folder)}
-        found.append(replace(study, rows=rows, provenance=about))
-    best = max(found, key=lambda study: len(study.rows), default=None)
+        rows = tuple(
+            row
+            for row in study.stage("compare")
+            if row.point.problem in problems
+            and row.point.against in against
+            and (row.point.regime, row.point.context) == (regime, context)
+        )
+        provenance = {**study.provenance, "source": "replayed", "replayed_from": shown(folder)}
+        studies.append(replace(study, rows=rows, provenance=provenance))
+    best = max(studies, key=lambda study: len(study.rows), default=None)
     if best is None or not best.rows:
         what = f"{len(problems)} problems" if len(problems) > 1 else str(problems[0])
         raise ResultsError(
@@ -107,31 +114,31 @@ def recorded(
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One record for each problem, regime, context and baseline, with its processes pooled and boards counted alike.
+    """Return one record for each problem, regime, context and baseline; processes are pooled, boards count alike.
 
-    Of several configs, the one measured last stands. A record has the columns of a row that are not missing, and
-    ``problem``, ``config``, ``speedup``, ``looks`` (processes, board by board) and the like.
+    Where several configs were measured, the last one counts. A record has the columns of a row that are not missing,
+    and ``problem``, ``config``, ``speedup`` and ``looks`` (processes, board by board) among them.
 
     Args:
         rows: of stage ``compare``.
     """
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    records: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in by_point(rows):
         row, point = pool(measured), measured[0].point
         key = (point.problem, point.data, point.regime, point.context, point.against)
-        told = {"problem": problem_label(point.problem), "config": str(point.config), "looks": looks(measured)}
-        found[key] = {**row.as_dict(), **told}
-    return list(found.values())
+        labels = {"problem": problem_label(point.problem), "config": str(point.config), "looks": looks(measured)}
+        records[key] = {**row.as_dict(), **labels}
+    return list(records.values())
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive numbers; missing ones are passed over."""
-    known = [log(value) for value in values if value == value]
-    return exp(sum(known) / len(known))
+    """Return the geometric mean of positive numbers; NaN are left out."""
+    logarithms = [log(value) for value in values if value == value]
+    return exp(sum(logarithms) / len(logarithms))
 
 
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
-    """A mean for each regime, context and baseline that has a figure; isolated, the headline, comes first.
+    """Return a mean for each regime, context and baseline with a figure; isolated, the headline, comes first.
 
     Args:
         records: of :func:`cells`.
@@ -139,26 +146,26 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
     parts: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         parts.setdefault((record["regime"], record["context"], record["against"]), []).append(record)
-    found = []
-    for key in sorted(parts, key=lambda one: CONTEXTS.index(one[1])):
+    averages = []
+    for key in sorted(parts, key=lambda key: CONTEXTS.index(key[1])):
         ok = [record for record in parts[key] if record["status"] == "ok"]
         if ok:
             worst = min(ok, key=lambda record: record["speedup"])
             behind = tuple(record["problem"] for record in ok if record["speedup_high"] < 1)
             mean = geometric_mean(record["speedup"] for record in ok)
-            found.append(Mean(*key, mean, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
-    return found
+            averages.append(Mean(*key, mean, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
+    return averages
 
 
 def compare_page(study: Study) -> str:
-    """Markdown: a table for each regime, the means below it, and what the baselines ran."""
-    about, records = escaped(study.provenance), cells(study.stage("compare"))
-    lines = [f"# {about['study']}", "", f"**{_source(about)}**", "", scope_line(study), ""]
-    if about.get("question"):
-        lines += [about["question"].strip(), ""]
-    for name, reason in (about.get("missing") or {}).items():
+    """Return the page in Markdown: a table for each regime, the means below it, and what the baselines ran."""
+    provenance, records = escaped(study.provenance), cells(study.stage("compare"))
+    lines = [f"# {provenance['study']}", "", f"**{_source(provenance)}**", "", scope_line(study), ""]
+    if provenance.get("question"):
+        lines += [provenance["question"].strip(), ""]
+    for name, reason in (provenance.get("missing") or {}).items():
         lines += [f"Without {name}: {reason}.", ""]
-    earlier = Counter(place.split(": ")[0] for place in (about.get("finalists_from") or {}).values())
+    earlier = Counter(source.split(": ")[0] for source in (provenance.get("finalists_from") or {}).values())
     for folder, count in earlier.items():
         lines += [f"Ways of a baseline that were not searched but chosen among the finalists of {folder}: {count}.", ""]
     for regime in dict.fromkeys(record["regime"] for record in records):
@@ -170,13 +177,11 @@ def compare_page(study: Study) -> str:
 
 
 def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The table of one regime: one line for each problem and context, one column for each baseline; then the means.
+    """Return the table of one regime as text: a line for each problem and context, a column for each baseline, then the
+    means. Its index is the problem.
 
     Args:
         records: of :func:`cells`.
-
-    Returns:
-        Text; its index is the problem.
     """
     names = [name for name in AGAINST if any(record["against"] == name for record in records)]
     by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
@@ -185,20 +190,21 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     problems = list(dict.fromkeys(problem for problem, _ in by_line))
     rows = []
     for problem, context in sorted(by_line, key=lambda line: (problems.index(line[0]), CONTEXTS.index(line[1]))):
-        cell = by_line[problem, context]
-        ok = [record for record in cell.values() if record["status"] == "ok"]
-        first = next(iter(cell.values()))
+        by_baseline = by_line[problem, context]
+        ok = [record for record in by_baseline.values() if record["status"] == "ok"]
+        first = next(iter(by_baseline.values()))
         tuned_on = {"model": "model", "tuned": ""}.get(first.get("how", "tuned"), first.get("tuned_on", ""))
-        shown = ["", ""]
+        rates = ["", ""]
         if ok:
-            shown = [f"{median(one['time_us'] for one in ok):.1f}", f"{median(one['tflops'] for one in ok):.0f}"]
-        told = {name: interval(one) if one["status"] == "ok" else words(one["status"]) for name, one in cell.items()}
-        cells = [told.get(name, "") for name in names]
-        rows.append([problem, context, *shown, *cells, first["config"], tuned_on])
-    found = {(mean.context, mean.against): mean for mean in means(records)}
-    for context in [one for one in CONTEXTS if any(record["context"] == one for record in records)]:
-        mean = [f"{found[context, n].speedup:.3f}x" if (context, n) in found else "" for n in names]
-        rows.append(["geometric mean", context, "", "", *mean, "", ""])
+            rates = [f"{median(r['time_us'] for r in ok):.1f}", f"{median(r['tflops'] for r in ok):.0f}"]
+        texts = {
+            name: interval(record) if record["status"] == "ok" else words(record["status"])
+            for name, record in by_baseline.items()
+        }
+        rows.append([problem, context, *rates, *(texts.get(name, "") for name in names), first["config"], tuned_on])
+    speedups = {(mean.context, mean.against): f"{mean.speedup:.3f}x" for mean in means(records)}
+    for context in [name for name in CONTEXTS if any(record["context"] == name for record in records)]:
+        rows.append(["geometric mean", context, "", "", *(speedups.get((context, n), "") for n in names), "", ""])
     columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]
     return pd.DataFrame(rows, columns=columns).set_index("problem")
 
@@ -206,18 +212,18 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for record in records:
-        shown = ["", one_line(f"{words(record['status'])}: {record['reason']}"), "", ""]
+        texts = ["", one_line(f"{words(record['status'])}: {record['reason']}"), "", ""]
         if record["status"] == "ok":
             kernel = record.get("baseline_kernel", "")
-            shown = [f"{record['baseline_us']:.1f}", f"`{kernel}`" if kernel else ""]
-            shown += [one_line(str(record.get(name) or "")) for name in ("candidates", "choice")]
-        rows.append([record["problem"], record["context"], record["against"], *shown])
+            texts = [f"{record['baseline_us']:.1f}", f"`{kernel}`" if kernel else ""]
+            texts += [one_line(str(record.get(name) or "")) for name in ("candidates", "choice")]
+        rows.append([record["problem"], record["context"], record["against"], *texts])
     columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
     return markdown(columns, rows)
 
 
-def _source(about: Mapping[str, Any]) -> str:
-    versions = about.get("versions", {})
+def _source(provenance: Mapping[str, Any]) -> str:
+    versions = provenance.get("versions", {})
     named = ("torch", "cublaslt", "triton", "quack-kernels")
     libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
-    return source_line(about).removesuffix(".") + f"{libraries}."
+    return source_line(provenance).removesuffix(".") + f"{libraries}."

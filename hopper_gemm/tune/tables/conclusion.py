@@ -17,13 +17,13 @@ from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, pl
 
 @dataclass(frozen=True)
 class Contender:
-    """A config with what it reached and what the model says of it.
+    """A config with its measured figures and the model's.
 
     Args:
         config: its label.
         speedup, speedup_low, speedup_high: over cuBLAS.
         tflops: its rate.
-        waves, wave_efficiency: how the output falls on the SMs.
+        waves, wave_efficiency: waves of output tiles over the SMs, and their useful share.
         intensity: FLOP for each byte that enters shared memory.
         ahead_kib: bytes that can be in flight, KiB.
         limit: what the model expects to set the pace of a stage: math, load, l2 or ring.
@@ -68,12 +68,12 @@ class Conclusion:
     seconds: float
 
     def lines(self) -> list[str]:
-        """The verdict for a person."""
+        """Return the lines of text that the command prints."""
         best, other = self.winner, self.runner_up
-        how = "in fresh processes" if self.final else "in the search"
+        stage = "in fresh processes" if self.final else "in the search"
         lines = [
             f"{self.problem} {self.regime}, {self.context}: {best.config}",
-            f"  {interval(asdict(best))} cuBLAS, {best.tflops:.0f} TFLOP/s, {self.source} {how}",
+            f"  {interval(asdict(best))} cuBLAS, {best.tflops:.0f} TFLOP/s, {self.source} {stage}",
         ]
         if self.even:
             lines.append(f"  no unique best: {len(self.even)} configs are even within the noise")
@@ -93,7 +93,7 @@ class Conclusion:
 
 
 def conclude(folder: Path) -> Conclusion:
-    """What the tuning in a folder found: its finals, or the best of its search where it has none.
+    """Return the result of the tuning in a folder: from its finals, or from its search where it has none.
 
     Raises:
         ResultsError: the folder holds no study, or nothing ran.
@@ -109,14 +109,14 @@ def conclude(folder: Path) -> Conclusion:
     contenders: dict[Any, dict[str, Any]] = {}
     for row in ranked.to_dict("records"):
         contenders.setdefault(config_of(row), row)
-    first, *others = [_contender(group, row) for row in list(contenders.values())[:2]]
+    winner, *others = [_contender(group, row) for row in list(contenders.values())[:2]]
     return Conclusion(
         problem=problem_label(group.problem),
         regime=group.regime,
         context=group.context,
         source=study.provenance["source"],
         final=len(finals) > 0,
-        winner=first,
+        winner=winner,
         runner_up=others[0] if others else None,
         even=group.noted(study.provenance, "even") or [],
         trials=len(rows),
@@ -126,15 +126,15 @@ def conclude(folder: Path) -> Conclusion:
 
 def _contender(group: Group, row: dict[str, Any]) -> Contender:
     config = config_of(row)
-    found = explain(config, group.problem)
+    figures = explain(config, group.problem)
     assert isinstance(config.stages, int)
     return Contender(
         config=str(config),
         **{name: plain(row[name]) for name in ("speedup", "speedup_low", "speedup_high", "tflops")},
-        waves=found["waves"],
-        wave_efficiency=found["wave_efficiency"],
-        intensity=found["flop_per_smem_byte"],
-        ahead_kib=max(0, config.stages - 1 - config.stagger) * found["stage_bytes"] / 1024,
-        limit=found["paced_by"] or "",
-        predicted_us=found["predicted_us"] or 0.0,
+        waves=figures["waves"],
+        wave_efficiency=figures["wave_efficiency"],
+        intensity=figures["flop_per_smem_byte"],
+        ahead_kib=max(0, config.stages - 1 - config.stagger) * figures["stage_bytes"] / 1024,
+        limit=figures["paced_by"] or "",
+        predicted_us=figures["predicted_us"] or 0.0,
     )

@@ -1,4 +1,4 @@
-"""A config on a problem, explained: can it run, what does it take, what would the chip allow. No GPU, no compiler."""
+"""Explanation of a config on a problem: legality, resources, the chip's limit. Needs no GPU and no compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopper_gemm.model.roofline import SXM, Chip, limit_seconds, smem_intensity,
 
 
 def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:
-    """Everything that follows from a config and a problem, ready for JSON.
+    """Return everything that follows from a config and a problem, ready for JSON.
 
     Args:
         config: any config.
@@ -23,9 +23,9 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         chip: the GPU.
 
     Returns:
-        By name; figures that need whole shares, or a config that can run, are None without them:
+        By name; a figure that needs whole wgmma shares, or a legal config, is None without them:
 
-        * problem, config, label: as asked, the config with nothing left open, and in a line;
+        * problem, config, label: the problem, the config resolved, and its label;
         * legal, reasons: whether it can run, and why not, one line each;
         * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
           rows TMA cannot reach. Both where the matrices are contiguous;
@@ -37,26 +37,26 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         * swizzle_bytes: span of the operands' swizzle;
         * threads: of a CTA;
         * sms: of the GPU;
-        * tiles, waves, wave_efficiency: how the output falls on the SMs;
+        * tiles, waves, wave_efficiency: output tiles, their waves over the SMs, the useful share of the waves;
         * flop_per_smem_byte: arithmetic intensity of the tile;
         * smem_read_bytes_per_flop: what wgmma reads back;
         * memory_rate: bytes a second that a copy moves in the GPU's memory;
         * limit_us: the shortest time the chip allows;
         * predicted_us: what the analytic model expects of a config that can run;
-        * paced_by: what it thinks sets the pace of a stage: math, load, l2 or ring.
+        * paced_by: the resource that limits a stage by that model: math, load, l2 or ring.
     """
     kernel = resolve(config)
-    found = reasons(config, problem)
+    refusals = reasons(config, problem)
     split = kernel.registers if kernel.consumers in REGISTER_SPLITS else None
     whole = kernel.share_n > 0 and kernel.share_m >= hopper.WGMMA_M
-    said = None if found else predict(kernel, problem, chip)
-    falls = waves(kernel, problem, chip) if kernel.cluster_size <= chip.sms else None
+    prediction = None if refusals else predict(kernel, problem, chip)
+    occupancy = waves(kernel, problem, chip) if kernel.cluster_size <= chip.sms else None
     return {
         "problem": asdict(problem),
         "config": kernel.as_dict(),
         "label": str(kernel),
-        "legal": not found,
-        "reasons": [str(reason) for reason in found],
+        "legal": not refusals,
+        "reasons": [str(reason) for reason in refusals],
         "padded": list(problem.padded),
         "scattered": "c" in problem.out_of_reach,
         "stages_max": stages_max(kernel),
@@ -69,41 +69,41 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         "swizzle_bytes": kernel.swizzle_bytes,
         "threads": kernel.threads,
         "sms": chip.sms,
-        "tiles": falls.tiles if falls else 0,
-        "waves": falls.waves if falls else 0,
-        "wave_efficiency": falls.efficiency if falls else 0.0,
+        "tiles": occupancy.tiles if occupancy else 0,
+        "waves": occupancy.waves if occupancy else 0,
+        "wave_efficiency": occupancy.efficiency if occupancy else 0.0,
         "flop_per_smem_byte": smem_intensity(kernel),
         "smem_read_bytes_per_flop": smem_reads_per_flop(kernel) if whole else None,
         "memory_rate": chip.memory_rate,
         "limit_us": limit_seconds(problem, chip) * 1e6,
-        "predicted_us": said.seconds * 1e6 if said else None,
-        "paced_by": said.limit if said else None,
+        "predicted_us": prediction.seconds * 1e6 if prediction else None,
+        "paced_by": prediction.limit if prediction else None,
     }
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """The lines of text that show what :func:`explain` found; of a config that cannot run, only the reasons."""
-    problem, back = GemmProblem(**found["problem"]), found["smem_read_bytes_per_flop"]
-    title = f"{found['label']} on {problem} {problem.dtype}"
-    if not found["legal"]:
-        return [f"{title}: not legal", *(f"  refused     {reason}" for reason in found["reasons"])]
-    regions = " + ".join(f"{name} {size}" for name, size in found["smem_map"].items())
+def lines(facts: dict[str, Any]) -> list[str]:
+    """Return the lines of text that show the result of :func:`explain`; of an illegal config, the reasons alone."""
+    problem, back = GemmProblem(**facts["problem"]), facts["smem_read_bytes_per_flop"]
+    title = f"{facts['label']} on {problem} {problem.dtype}"
+    if not facts["legal"]:
+        return [f"{title}: not legal", *(f"  refused     {reason}" for reason in facts["reasons"])]
+    regions = " + ".join(f"{name} {size}" for name, size in facts["smem_map"].items())
     reads = f", wgmma reads {back:.4f} B/FLOP back" if back else ""
-    useful = f"{found['wave_efficiency']:.1%} of them useful"
-    split = found["registers"] or {}
+    useful = f"{facts['wave_efficiency']:.1%} of them useful"
+    split = facts["registers"] or {}
     registers = f"{split.get('producer')} for the producer and {split.get('consumer')} for the consumers"
-    ways = [f"{' and '.join(map(str.upper, found['padded']))} padded by a launch ahead"] if found["padded"] else []
-    ways += ["C stored by threads"] if found["scattered"] else []
+    ways = [f"{' and '.join(map(str.upper, facts['padded']))} padded by a launch ahead"] if facts["padded"] else []
+    ways += ["C stored by threads"] if facts["scattered"] else []
     return [
         f"{title}: legal",
         *([f"  unaligned   {', '.join(ways)}"] if ways else []),
-        f"  stages      up to {found['stages_max']} of {found['stage_bytes']} B, swizzle {found['swizzle_bytes']} B",
-        f"  smem        {found['smem_bytes']} B = {regions}",
-        f"  registers   {found['accumulators']} accumulators per consumer thread; {registers}, "
-        f"{found['threads']} threads",
-        f"  wgmma       {found['wgmma']} per consumer and stage",
-        f"  waves       {found['tiles']} tiles in {found['waves']} waves of {found['sms']} SMs, {useful}",
-        f"  intensity   {found['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
-        f"  limit       {found['limit_us']:.1f} us, memory at {found['memory_rate'] / 1e12:.2f} TB/s",
-        f"  predicted   {found['predicted_us']:.1f} us, paced by {found['paced_by']}",
+        f"  stages      up to {facts['stages_max']} of {facts['stage_bytes']} B, swizzle {facts['swizzle_bytes']} B",
+        f"  smem        {facts['smem_bytes']} B = {regions}",
+        f"  registers   {facts['accumulators']} accumulators per consumer thread; {registers}, "
+        f"{facts['threads']} threads",
+        f"  wgmma       {facts['wgmma']} per consumer and stage",
+        f"  waves       {facts['tiles']} tiles in {facts['waves']} waves of {facts['sms']} SMs, {useful}",
+        f"  intensity   {facts['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
+        f"  limit       {facts['limit_us']:.1f} us, memory at {facts['memory_rate'] / 1e12:.2f} TB/s",
+        f"  predicted   {facts['predicted_us']:.1f} us, paced by {facts['paced_by']}",
     ]

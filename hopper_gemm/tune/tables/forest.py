@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 
 
 def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
-    """Measured cells by series and problem; the problems in the order of their launch times.
+    """Return the measured cells by series and problem; problems stand in the order of their launch times.
 
     Args:
         records: of :func:`hopper_gemm.tune.tables.comparison.cells`, of one regime and context.
@@ -39,15 +39,15 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
     for record in records:
         if record["status"] == "ok":
             by_problem[_problem(record)][record["against"]] = record
-    found: dict[str, dict[str, Record]] = {name: {} for name in MARKERS}
+    by_series: dict[str, dict[str, Record]] = {name: {} for name in MARKERS}
     for problem, cell in by_problem.items():
         shown = {"torch.mm" if name == "cublas" else name: record for name, record in cell.items()}
         if all(name in cell for name in FASTER):
             faster = min((cell[name] for name in FASTER), key=lambda record: record["speedup"])
             shown["the faster of torch.mm and cuBLASLt"] = faster
-        for name in found.keys() & shown.keys():
-            found[name][problem] = shown[name]
-    return {name: of for name, of in found.items() if of}
+        for name in by_series.keys() & shown.keys():
+            by_series[name][problem] = shown[name]
+    return {name: cells for name, cells in by_series.items() if cells}
 
 
 @plt.rc_context(STYLE)
@@ -61,11 +61,11 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
         path: file to write.
         title: above all panels.
     """
-    by_place: dict[tuple[str, str], list[Record]] = {}
-    for record in sorted(records, key=lambda one: CONTEXTS.index(one["context"])):
-        by_place.setdefault((record["regime"], record["context"]), []).append(record)
-    panels = {place: (launches(part), series(part)) for place, part in by_place.items()}
-    panels = {place: (us, shown) for place, (us, shown) in panels.items() if shown and len(us) > 1}
+    by_conditions: dict[tuple[str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: CONTEXTS.index(record["context"])):
+        by_conditions.setdefault((record["regime"], record["context"]), []).append(record)
+    panels = {key: (launches(part), series(part)) for key, part in by_conditions.items()}
+    panels = {key: (us, shown) for key, (us, shown) in panels.items() if shown and len(us) > 1}
     if not panels:
         return
     most = max(len(us) + len(shown) for us, shown in panels.values())
@@ -90,19 +90,18 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
     bottom = len(problems) + len(shown)
     beside = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": CELL}
     low = high = 1.0
-    for number, (name, of) in enumerate(shown.items()):
+    for number, (name, cells) in enumerate(shown.items()):
         marker, colour = MARKERS[name]
-        speedups = [record["speedup"] for record in of.values()]
-        ends = [(record["speedup_low"], record["speedup_high"]) for record in of.values()]
-        reach = [
+        speedups = [record["speedup"] for record in cells.values()]
+        ends = [(record["speedup_low"], record["speedup_high"]) for record in cells.values()]
+        errors = [
             [max(0.0, mid - a) for mid, (a, _) in zip(speedups, ends, strict=True)],
             [max(0.0, b - mid) for mid, (_, b) in zip(speedups, ends, strict=True)],
         ]
         shift = 0.5 * ((number + 0.5) / len(shown) - 0.5)
         look = {"fmt": marker, "color": colour, "markersize": 3.5, "elinewidth": 1.0, "linestyle": "none"}
-        axis.errorbar(
-            speedups, [problems.index(problem) + shift for problem in of], xerr=reach, label=f"over {name}", **look
-        )
+        heights = [problems.index(problem) + shift for problem in cells]
+        axis.errorbar(speedups, heights, xerr=errors, label=f"over {name}", **look)
         mean = geometric_mean(speedups)
         axis.plot(mean, len(problems) + number, marker, color=colour, markersize=5)
         axis.text(1.02, len(problems) + number, f"{mean:.3f}x", **beside)
@@ -110,7 +109,7 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
     axis.text(1.02, -1.1, "our time", **beside)
     for at, us in enumerate(launch_us.values()):
         axis.text(1.02, at, f"{us:.1f} us", **beside)
-    counted = [f"geometric mean of {len(of)}" for of in shown.values()]
+    counted = [f"geometric mean of {len(cells)}" for cells in shown.values()]
     axis.set_yticks(range(bottom), [*problems, *counted], fontsize=CELL)
     axis.set_ylim(bottom - 0.4, -0.6)
     axis.axhline(len(problems) - 0.5, color=EVEN, linewidth=0.6)
@@ -128,22 +127,22 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
 
 
 def launches(records: Sequence[Record]) -> dict[str, float]:
-    """Time of our launch by problem, us: the median over its baselines; the shortest comes first."""
+    """Return the time of our launch by problem, us: the median over its baselines, the shortest first."""
     times: dict[str, list[float]] = {}
     for record in records:
         if record["status"] == "ok":
             times.setdefault(_problem(record), []).append(record["time_us"])
-    return dict(sorted(((name, float(median(each))) for name, each in times.items()), key=lambda one: one[1]))
+    return dict(sorted(((name, float(median(us))) for name, us in times.items()), key=lambda item: item[1]))
 
 
 def _problem(record: Record) -> str:
-    """The name of a line: the problem, and its data where they are unusual."""
+    """Return the name of a line: the problem, with its data where they are not the usual ones."""
     usual = record.get("data", "normal") == "normal"
     return str(record["problem"]) if usual else f"{record['problem']} {record['data']}"
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round speedups between two ends, 1 among them, at most nine."""
+    """Return at most nine round speedups between two ends, 1 among them."""
     for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
         first, last = (round((end - 1) / step) for end in (low, high))
         ticks = [1 + step * at for at in range(first, last + 1) if low <= 1 + step * at <= high]

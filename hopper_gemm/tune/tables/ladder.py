@@ -1,4 +1,4 @@
-"""A ladder of configs, rung by rung: how fast each is, and what it gains over the one it starts from."""
+"""A ladder of configs, rung by rung: the rate of each, and its gain over the rung it starts from."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A rung and what became of it.
+class MeasuredRung:
+    """A rung with its results.
 
     Args:
         name: of the rung.
@@ -62,38 +62,39 @@ class Step:
 
     @property
     def reasons(self) -> list[str]:
-        """Why it did not run, each reason once."""
+        """Reasons why the rung did not run, each once."""
         return list(dict.fromkeys(f"{words(r.status)}: {r.reason}" for r in self.results if r.reason))
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the rung ready for JSON, the fields of a group among those of its result."""
         results = [{**vars(result), **vars(result.group)} for result in self.results]
-        shown = [{name: value for name, value in result.items() if name != "group"} for result in results]
-        return {"name": self.name, "adds": self.adds, "from": self.start, "config": self.config, "results": shown}
+        for result in results:
+            del result["group"]
+        return {"name": self.name, "adds": self.adds, "from": self.start, "config": self.config, "results": results}
 
 
-def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """The rungs, each with its row of every group; rungs with one config share the row.
+def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[MeasuredRung]:
+    """Return the rungs, each with its row of every group; rungs with the same config share the row.
 
     Args:
         rows: of a study's sweep.
         rungs: as provenance notes them: name, adds, from, config.
     """
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
-    steps: dict[str | None, Step] = {}
+    steps: dict[str | None, MeasuredRung] = {}
     for rung in rungs:
         config = kernel_of(rung["config"])
         start = steps.get(rung["from"])
         results = tuple(
-            _result(group, found.get(config), None if start is None else start.results[i])
-            for i, (group, found) in enumerate(parts)
+            _result(group, by_config.get(config), None if start is None else start.results[i])
+            for i, (group, by_config) in enumerate(parts)
         )
-        steps[rung["name"]] = Step(rung["name"], rung["adds"], rung["from"], all_values(config), results)
+        steps[rung["name"]] = MeasuredRung(rung["name"], rung["adds"], rung["from"], all_values(config), results)
     return list(steps.values())
 
 
-def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
-    """One line for each rung: what it adds, and its cell for each group."""
+def ladder_table(steps: Sequence[MeasuredRung]) -> pd.DataFrame:
+    """Return a line for each rung: what it adds, and its cell for each group."""
     before = [None, *(step.name for step in steps)]
     columns = {"adds": [_adds(step, previous) for step, previous in zip(steps, before, strict=False)]}
     for i, result in enumerate(steps[0].results if steps else ()):
@@ -101,11 +102,11 @@ def ladder_table(steps: Sequence[Step]) -> pd.DataFrame:
     return pd.DataFrame(columns, index=[step.name for step in steps]).map(one_line)
 
 
-def rung_table(steps: Sequence[Step], group: Group) -> pd.DataFrame:
-    """One line for each rung in one group: what it adds, its rate, its speedup over cuBLAS, its gain over its start."""
+def rung_table(steps: Sequence[MeasuredRung], group: Group) -> pd.DataFrame:
+    """Return a line for each rung in a group: what it adds, its rate, its speedup over cuBLAS, its gain."""
     lines = {}
     for step, previous in zip(steps, [None, *(step.name for step in steps)], strict=False):
-        (result,) = (one for one in step.results if one.group == group)
+        (result,) = (result for result in step.results if result.group == group)
         figures = [words(result.status), "", ""]
         if result.tflops is not None:
             gain = "" if result.gain is None else f"{result.gain:+.1%}"
@@ -114,8 +115,8 @@ def rung_table(steps: Sequence[Step], group: Group) -> pd.DataFrame:
     return pd.DataFrame.from_dict(lines, orient="index", columns=["adds", "TFLOP/s", "speedup", "gain"])
 
 
-def rung_rows(steps: Sequence[Step], rows: pd.DataFrame) -> pd.DataFrame:
-    """A row for each rung and group: the rung, the one it starts from, its gain over that, and the row of its config.
+def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each rung and group: the rung, the rung it starts from, its gain, and the row of its config.
 
     Args:
         steps: of :func:`ladder`.
@@ -140,7 +141,7 @@ def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -
     return Result(group, "ok", "", row["tflops"], theirs, row["speedup"], gain)
 
 
-def _adds(step: Step, previous: str | None) -> str:
+def _adds(step: MeasuredRung, previous: str | None) -> str:
     branch = f" (from {step.start})" if step.start != previous else ""
     return "; ".join([step.adds + branch, *step.reasons])
 

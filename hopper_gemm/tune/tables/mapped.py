@@ -32,10 +32,10 @@ MAP_LEGEND = (
 
 @dataclass(frozen=True)
 class Mapped:
-    """What a map knows of a problem.
+    """The measurements of one problem of a map.
 
     Args:
-        problem: what was multiplied.
+        problem: the problem.
         torch_us: time of torch.mm, microseconds.
         pick, low, high: speedup of the pick over torch.mm, with its interval.
         of_picks, best: speedups of the best of the picks and of all kernels.
@@ -67,7 +67,7 @@ class Mapped:
 
 
 def mapped(rows: Iterable[Row]) -> list[Mapped]:
-    """The problems of a map whose pick was measured.
+    """Return the problems of a map whose pick was measured.
 
     Args:
         rows: of stage ``map``.
@@ -76,34 +76,35 @@ def mapped(rows: Iterable[Row]) -> list[Mapped]:
     for row in rows:
         if row.ok:
             by_problem[row.point.problem].append(row)
-    return [one for of in by_problem.values() if (one := _mapped(of)) is not None]
+    return [problem for part in by_problem.values() if (problem := _mapped(part)) is not None]
 
 
 def _mapped(rows: Sequence[Row]) -> Mapped | None:
-    ours = [row for row in rows if row.point.against == "cublas"]
-    hows = [(str(row.figures["how"]).split(", "), float(row.figures["speedup"])) for row in ours]
-    pick = next((row.figures for row in ours if "pick 1" in str(row.figures["how"]).split(", ")), None)
+    """Return the measurements from the rows of a problem; None where its pick was not measured."""
+    ours = [(row, str(row.figures["how"]).split(", ")) for row in rows if row.point.against == "cublas"]
+    pick = next((row.figures for row, origins in ours if "pick 1" in origins), None)
     if pick is None:
         return None
-    speed = float(pick["speedup"])
-    beside = next((float(row.figures["speedup"]) for row in rows if row.point.against != "cublas"), None)
-    best = max(ours, key=lambda row: row.figures["speedup"])
+    speedup = float(pick["speedup"])
+    over_list = next((float(row.figures["speedup"]) for row in rows if row.point.against != "cublas"), None)
+    best = max((row for row, _ in ours), key=lambda row: row.figures["speedup"])
+    drawn = [float(row.figures["speedup"]) for row, origins in ours if "drawn" in origins]
     return Mapped(
         problem=best.point.problem,
-        torch_us=median(float(row.figures["baseline_us"]) for row in ours),
-        pick=speed,
+        torch_us=median(float(row.figures["baseline_us"]) for row, _ in ours),
+        pick=speedup,
         low=float(pick["speedup_low"]),
         high=float(pick["speedup_high"]),
-        of_picks=max(value for how, value in hows if how[0] != "drawn"),
+        of_picks=max(float(row.figures["speedup"]) for row, origins in ours if origins[0] != "drawn"),
         best=float(best.figures["speedup"]),
-        listed=None if beside is None else speed / beside,
-        drawn=median(drawn) if (drawn := [value for how, value in hows if "drawn" in how]) else None,
+        listed=None if over_list is None else speedup / over_list,
+        drawn=median(drawn) if drawn else None,
         kernel=best.point.config,
     )
 
 
 def stratum_name(stratum: int) -> str:
-    """The times of torch.mm of a stratum in words.
+    """Return the times of torch.mm of a stratum in words.
 
     Example:
         >>> stratum_name(0), stratum_name(1)
@@ -115,41 +116,39 @@ def stratum_name(stratum: int) -> str:
     return f"over {low:.0f} us" if high == float("inf") else f"{low:.0f} to {high:.0f} us"
 
 
-def by_stratum(found: Sequence[Mapped]) -> pd.DataFrame:
-    """Numbers by stratum, and of all: ready to be shown."""
-    parts = {stratum_name(index): [one for one in found if one.stratum == index] for index in range(len(STRATA))}
-    parts["all"] = list(found)
-    return pd.DataFrame({name: _figures(of) for name, of in parts.items() if of}).T
+def by_stratum(problems: Sequence[Mapped]) -> pd.DataFrame:
+    """Return the figures of each stratum, then of all problems, as text."""
+    parts = {
+        stratum_name(index): [problem for problem in problems if problem.stratum == index]
+        for index in range(len(STRATA))
+    }
+    parts["all"] = list(problems)
+    return pd.DataFrame({name: _figures(part) for name, part in parts.items() if part}).T
 
 
-def _figures(found: Sequence[Mapped]) -> dict[str, str]:
+def _figures(problems: Sequence[Mapped]) -> dict[str, str]:
     def mean(values: Iterable[float]) -> str:
         return f"{geometric_mean(values):.3f}"
 
-    worst = min(found, key=lambda one: one.pick)
-    listed = [one for one in found if one.listed is not None]
+    techniques = Counter(technique_words(problem.kernel) for problem in problems)
+    worst = min(problems, key=lambda problem: problem.pick)
+    listed = [problem for problem in problems if problem.listed is not None]
     return {
-        "problems": str(len(found)),
-        "pick": mean(one.pick for one in found),
+        "problems": str(len(problems)),
+        "pick": mean(problem.pick for problem in problems),
         "least": f"{worst.pick:.3f} {problem_label(worst.problem)}",
-        "ahead": str(sum(one.low > 1 for one in found)),
-        "behind": str(sum(one.high < 1 for one in found)),
-        "pick over the faster of torch.mm and lists": mean(one.over_faster for one in listed) if listed else "",
-        "best of 8": mean(one.of_picks for one in found),
-        "best": mean(one.best for one in found),
-        "pick of best": mean(one.pick / one.best for one in found),
-        "wins": wins(found),
+        "ahead": str(sum(problem.low > 1 for problem in problems)),
+        "behind": str(sum(problem.high < 1 for problem in problems)),
+        "pick over the faster of torch.mm and lists": mean(problem.over_faster for problem in listed) if listed else "",
+        "best of 8": mean(problem.of_picks for problem in problems),
+        "best": mean(problem.best for problem in problems),
+        "pick of best": mean(problem.pick / problem.best for problem in problems),
+        "wins": ", ".join(f"{words} {count}" for words, count in techniques.most_common(3)),
     }
 
 
-def wins(found: Sequence[Mapped]) -> str:
-    """The commonest techniques of the best kernels."""
-    counts = Counter(technique_words(one.kernel) for one in found)
-    return ", ".join(f"{words} {count}" for words, count in counts.most_common(3))
-
-
 def technique_words(kernel: Kernel) -> str:
-    """A kernel's technique in a few words.
+    """Return a kernel's technique in a few words.
 
     Example:
         >>> from hopper_gemm.model.kernel import resolve
@@ -168,35 +167,35 @@ def technique_words(kernel: Kernel) -> str:
 
 
 def map_page(study: Study) -> str:
-    """Markdown: numbers by stratum."""
-    about, found = escaped(study.provenance), mapped(study.stage("map"))
-    lines = [f"# {about['study']}", "", escaped(source_line(study.provenance)), "", about.get("question", ""), ""]
-    rows = study.stage("map")
-    failed = Counter(row.status for row in rows if not row.ok)
-    told = ", ".join(f"{status.replace('_', ' ')} {count}" for status, count in failed.most_common()) or "none"
-    lines += [f"{len(found)} problems, {len(rows)} rows; not measured: {told}.", ""]
-    if found:
-        lines += [markdown_table(by_stratum(found), "torch.mm takes"), ""]
+    """Return the page of a map in Markdown: figures by stratum."""
+    provenance, rows = escaped(study.provenance), study.stage("map")
+    problems, failed = mapped(rows), Counter(row.status for row in rows if not row.ok)
+    lines = [f"# {provenance['study']}", "", escaped(source_line(study.provenance)), ""]
+    lines += [provenance.get("question", ""), ""]
+    failures = ", ".join(f"{status.replace('_', ' ')} {count}" for status, count in failed.most_common()) or "none"
+    lines += [f"{len(problems)} problems, {len(rows)} rows; not measured: {failures}.", ""]
+    if problems:
+        lines += [markdown_table(by_stratum(problems), "torch.mm takes"), ""]
     return "\n".join([*lines, MAP_LEGEND, ""])
 
 
 @plt.rc_context(STYLE)
-def map_picture(found: Sequence[Mapped], path: Path, title: str) -> None:
-    """Draw every problem over the time of torch.mm: the pick, and the best of all that was measured.
+def map_picture(problems: Sequence[Mapped], path: Path, title: str) -> None:
+    """Draw every problem over the time of torch.mm: its pick, and its best measured kernel.
 
     Args:
-        found: problems.
+        problems: the problems, at least one.
         path: file to write.
         title: above the picture.
     """
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    us = [one.torch_us for one in found]
+    us = [problem.torch_us for problem in problems]
     series: Mapping[str, tuple[list[float], str]] = {
-        "best of what was measured": ([one.best for one in found], THEIRS),
-        "pick": ([one.pick for one in found], OURS),
+        "best of what was measured": ([problem.best for problem in problems], THEIRS),
+        "pick": ([problem.pick for problem in problems], OURS),
     }
     for name, (speeds, colour) in series.items():
-        axes.scatter(us, speeds, s=6, color=colour, alpha=0.6, linewidths=0, label=name, rasterized=len(found) > 500)
+        axes.scatter(us, speeds, s=6, color=colour, alpha=0.6, linewidths=0, label=name, rasterized=len(problems) > 500)
     axes.axhline(1, color=EVEN, linewidth=0.8)
     for end in STRATA[:-1]:
         axes.axvline(end * 1e6, color=EVEN, linewidth=0.5, linestyle=":")

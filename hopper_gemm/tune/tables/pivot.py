@@ -29,10 +29,10 @@ FORMATS = {
 }
 
 NEAR = 0.9
-"""Share of the best speedup that one config of a match must reach to count in :func:`effects`."""
+"""Share of the best speedup that a config of each match reaches at least in :func:`effects`."""
 
 JUDGED = {"worst": "worst", "mean": "geometric mean"}
-"""Ways to judge a config by all problems, with the heading of their column."""
+"""Scores of a config over all problems, with the heading of their column."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def problem(self) -> GemmProblem:
-        """The problem that the rows share."""
+        """The problem of the rows."""
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
 
     @property
@@ -64,16 +64,16 @@ class Group:
         return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
 
     @property
-    def place(self) -> str:
-        """Key under which provenance notes figures of the group; also names its picture."""
+    def key(self) -> str:
+        """Key of the group's figures in provenance; also names its picture."""
         return place_of(Point(self.problem, self.against, self.regime, self.context, self.against, self.data))
 
-    def noted(self, about: Mapping[str, Any], name: str) -> Any:
-        """The value of provenance's mapping ``name`` for this group; None where there is none."""
-        return (about.get(name) or {}).get(self.place)
+    def noted(self, provenance: Mapping[str, Any], name: str) -> Any:
+        """Return the group's value in provenance's mapping ``name``; None where there is none."""
+        return (provenance.get(name) or {}).get(self.key)
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame that belong to the group."""
+        """Return the rows of a frame that belong to the group."""
         return frame[(frame[list(GROUP)] == pd.Series(asdict(self))).all(axis=1)]
 
 
@@ -81,10 +81,10 @@ GROUP = tuple(field.name for field in fields(Group))
 
 
 def rows_of(study: Study, *stages: str) -> pd.DataFrame:
-    """The rows of some stages as a frame, several processes' measurements of a point pooled.
+    """Return the rows of some stages as a frame; the processes that measured a point are pooled.
 
     Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` gives it.
+        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
         stages: of :data:`hopper_gemm.tune.study.schema.STAGES`, such as ``"sweep"`` or ``"final"``.
 
     Returns:
@@ -95,29 +95,29 @@ def rows_of(study: Study, *stages: str) -> pd.DataFrame:
 
 
 def groups(rows: pd.DataFrame) -> list[tuple[Group, pd.DataFrame]]:
-    """The rows of each group: problems in the order of the frame, the groups of one problem side by side."""
-    found = [(Group(*map(plain, key)), part) for key, part in rows.groupby(list(GROUP), sort=False)]
-    problems = list(dict.fromkeys(group.problem for group, _ in found))
-    return sorted(found, key=lambda one: problems.index(one[0].problem))
+    """Return the rows of each group: problems in the order of the frame, the groups of a problem side by side."""
+    parts = [(Group(*map(plain, key)), part) for key, part in rows.groupby(list(GROUP), sort=False)]
+    problems = list(dict.fromkeys(group.problem for group, _ in parts))
+    return sorted(parts, key=lambda pair: problems.index(pair[0].problem))
 
 
 def plain(value: Any) -> Any:
-    """A value of a frame as Python's own type; None where it is missing."""
+    """Return a value of a frame as a type of Python's own; None where it is missing."""
     return None if value is pd.NA or value != value else value.item() if hasattr(value, "item") else value
 
 
 def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
-    """The kernel of a frame's row."""
+    """Return the kernel of a frame's row."""
     return kernel_of({name: plain(row[name]) for name in FIELDS})
 
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
-    """The problem of a frame's row."""
+    """Return the problem of a frame's row."""
     return GemmProblem(**{name: plain(row[name]) for name in PROBLEM})
 
 
 def short_label(config: GemmConfig) -> str:
-    """Tile, cluster, walk, and the techniques that a config uses: enough to tell the winners of problems apart.
+    """Return tile, cluster, raster, and the techniques of a config: enough to tell the winners of problems apart.
 
     Example:
         >>> short_label(GemmConfig(tile_m=256, tile_n=200, cluster_m=2, raster="n", swizzle=4, swap_ab=True, pace=8))
@@ -143,16 +143,16 @@ def pivot(
     value: str = "speedup",
     facets: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """A table of text with one cell per (rows, cols); where several configs share a cell, the fastest stands in it.
+    """Return a table of text with a cell for each (rows, cols): that of the fastest config there.
 
     Args:
-        frame: rows of one group, as :func:`hopper_gemm.tune.study.reader.frame_of` gives them.
+        frame: rows of one group, as :func:`hopper_gemm.tune.study.reader.frame_of` returns them.
         rows, cols: columns of the schema that span the table.
         value: figure in the cells; a speedup comes with its number of stages.
         facets: further columns, whose values stand before those of ``rows``: a row of the table for each combination.
 
     Raises:
-        ResultsError: a name that is no column, one that is to span both sides, or a value that is no number.
+        ResultsError: a name is no column, rows and cols are the same, or the value is no number.
     """
     for name in (rows, cols, value, *facets):
         if name not in NAMES and name not in PAIRS:
@@ -165,7 +165,7 @@ def pivot(
     cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
     if facets:
         down = [tuple(map(plain, key)) for key in cells[[*facets, rows]].itertuples(index=False, name=None)]
-        keys = sorted(dict.fromkeys(down), key=lambda key: [(isinstance(one, str), one) for one in key])
+        keys = sorted(dict.fromkeys(down), key=lambda key: [(isinstance(value, str), value) for value in key])
         labels = {key: ", ".join(map(as_text, key)) for key in keys}
         cells = cells.assign(**{rows: [labels[key] for key in down]})
         table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
@@ -175,17 +175,17 @@ def pivot(
 
 
 def fastest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The row with the highest speedup for each combination of values; one that did not run where none did."""
+    """Return the row with the highest speedup for each combination of values; where none ran, the first that failed."""
     return rows.sort_values("speedup", ascending=False, na_position="last", kind="stable").drop_duplicates(by)
 
 
 def in_order(values: Iterable[Any]) -> list[Any]:
-    """Distinct values as a table shows them: numbers and flags by size, then words."""
+    """Return the distinct values in the order of a table: numbers and flags by size, then words."""
     return sorted(dict.fromkeys(values), key=lambda value: (isinstance(value, str), value))
 
 
 def cell_text(row: Mapping[str, Any] | pd.Series, value: str = "speedup") -> str:
-    """One cell: the figure, or why there is none."""
+    """Return the text of a cell: the figure, or why there is none."""
     if row["status"] == "illegal":
         return EXCEEDS if EXCEEDS in row["reason"] else "illegal"
     if row["status"] != "ok":
@@ -196,13 +196,13 @@ def cell_text(row: Mapping[str, Any] | pd.Series, value: str = "speedup") -> str
 
 
 def best_row(rows: pd.DataFrame) -> pd.Series | None:
-    """The row with the highest speedup; None where nothing ran."""
+    """Return the row with the highest speedup; None where nothing ran."""
     ok = rows[rows["status"] == "ok"]
     return None if ok.empty else ok.loc[ok["speedup"].idxmax()]
 
 
 def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.DataFrame:
-    """The main effect of every varied parameter near the best: speedup relative to its first value.
+    """Return the main effect of every varied parameter near the best: speedup relative to its first value.
 
     For each value, configs are matched with those that differ from them in this parameter alone; the effect is the
     geometric mean of the ratios of their speedups.
@@ -217,27 +217,24 @@ def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.Dat
     """
     ok = rows[rows["status"] == "ok"]
     least = near * ok["speedup"].max() if len(ok) else 0.0
-    found = []
+    table = []
     for name in varied:
         first_value, *values = dict.fromkeys(ok[name]) if len(ok) else [None]
+        others = [other for other in varied if other != name]
+        join: dict[str, Any] = {"on": others} if others else {"how": "cross"}
         for value in values:
-            ratios = _ratios(ok, name, first_value, value, [other for other in varied if other != name], least)
+            pairs = ok[ok[name] == first_value].merge(ok[ok[name] == value], suffixes=("_first", "_second"), **join)
+            pairs = pairs[pairs[["speedup_first", "speedup_second"]].max(axis="columns") >= least]
+            ratios = pairs["speedup_second"] / pairs["speedup_first"]
             if not ratios.empty:
                 mean = float(ratios.prod() ** (1 / len(ratios)))
-                what = f"{value} against {first_value}"
-                found.append((name, what, mean, float(ratios.min()), float(ratios.max()), len(ratios)))
-    return pd.DataFrame(found, columns=["parameter", "value", "effect", "least", "greatest", "matches"])
-
-
-def _ratios(ok: pd.DataFrame, name: str, first: Any, second: Any, others: list[str], least: float) -> pd.Series:
-    by: dict[str, Any] = {"on": others} if others else {"how": "cross"}
-    pairs = ok[ok[name] == first].merge(ok[ok[name] == second], suffixes=("_first", "_second"), **by)
-    pairs = pairs[pairs[["speedup_first", "speedup_second"]].max(axis="columns") >= least]
-    return pairs["speedup_second"] / pairs["speedup_first"]
+                label = f"{value} against {first_value}"
+                table.append((name, label, mean, float(ratios.min()), float(ratios.max()), len(ratios)))
+    return pd.DataFrame(table, columns=["parameter", "value", "effect", "least", "greatest", "matches"])
 
 
 def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
-    """Speedups of each config that ran on every problem, the best first.
+    """Return the speedups of each config that ran on every problem, the best first.
 
     Args:
         rows: of one regime, context and kind of data.
@@ -249,8 +246,10 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
     ran = rows[rows["status"] == "ok"]
     if ran.empty:
         return pd.DataFrame()
-    texts = {"problem": problem_of, "config": config_of}
-    named = ran.assign(**{name: [str(of(row)) for row in ran.to_dict("records")] for name, of in texts.items()})
+    records = ran.to_dict("records")
+    named = ran.assign(
+        problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records]
+    )
     table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
     table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
     worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))
@@ -259,41 +258,43 @@ def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A GitHub table of cells that are ready to be shown."""
+    """Return a GitHub table; its cells are shown as they are."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def markdown_table(table: pd.DataFrame, corner: str) -> str:
-    """A frame of text as a GitHub table; its index is the first column, with a heading of its own."""
+    """Return a frame of text as a GitHub table; its index is the first column, headed ``corner``."""
     return markdown([corner, *table.columns], table.itertuples(name=None))
 
 
 def coded(table: pd.DataFrame) -> pd.DataFrame:
-    """A frame of text for Markdown: no cell breaks its line, and configs stand as code."""
+    """Return a frame of text for Markdown: no cell breaks its line, and configs stand as code."""
     table = table.map(one_line)
-    return table.assign(config=[f"`{one}`" if one else "" for one in table["config"]]) if "config" in table else table
+    if "config" not in table:
+        return table
+    return table.assign(config=[f"`{label}`" if label else "" for label in table["config"]])
 
 
 def words(status: str) -> str:
-    """A status as a person reads it."""
+    """Return a status as a person reads it."""
     return status.replace("_", " ")
 
 
 def one_line(text: str) -> str:
-    """Text that may stand in a cell of Markdown, without a tag."""
+    """Return text that may stand in a cell of Markdown, without a tag."""
     return str(escaped(" ".join(text.split()))).replace("|", "\\|")
 
 
 def escaped(value: Any) -> Any:
-    """Text in which Markdown and HTML find no tag, or an object or list of such texts; ``n < 64`` stays as it is."""
+    """Return text, or an object or list of texts, without tags of Markdown or HTML; ``n < 64`` is unchanged."""
     if isinstance(value, dict):
-        return {escaped(name): escaped(one) for name, one in value.items()}
+        return {escaped(name): escaped(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [escaped(one) for one in value]
+        return [escaped(entry) for entry in value]
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", value) if isinstance(value, str) else value
 
 
 def interval(row: Mapping[str, Any] | pd.Series) -> str:
-    """The speedup of a row with its 95 % interval."""
+    """Return the speedup of a row with its 95 % interval."""
     return f"{row['speedup']:.3f}x [{row['speedup_low']:.3f}, {row['speedup_high']:.3f}]"

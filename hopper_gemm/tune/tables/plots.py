@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hopper_gemm.tune.tables.ladder import Result, Step
+from hopper_gemm.tune.tables.ladder import MeasuredRung, Result
 from hopper_gemm.tune.tables.pivot import EXCEEDS, cell_text, fastest, groups, in_order
 from hopper_gemm.tune.tables.style import (
     CELL,
@@ -41,16 +41,16 @@ COLOURS = 256
 """Colours of the palette of a picture in a notebook."""
 
 LOWEST = 2.6
-"""Height of a map with its title and its colour bar, at least, in inches."""
+"""Least height of a map with its title and its colour bar, inches."""
 
 MANY = 500
-"""Points of a search from which an SVG holds them as pixels: as shapes they would make it larger than a PNG."""
+"""Points of a search above which an SVG holds them as pixels: as shapes they would make it larger than a PNG."""
 
 _FIGURES = {"speedup": "speedup over cuBLAS", "pj_per_flop": "energy, pJ/FLOP"}
 
 
 def png(figure: Figure, dpi: float = DPI) -> bytes:
-    """A figure as a PNG with a palette, a third of the size of one with full colours."""
+    """Return a figure as a PNG with a palette, a third of the size of a PNG with full colours."""
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi)
     small = BytesIO()
@@ -60,7 +60,7 @@ def png(figure: Figure, dpi: float = DPI) -> bytes:
 
 
 def show_small(dpi: float = 72) -> None:
-    """Make the notebook that calls this embed its figures as :func:`png` gives them."""
+    """Make the calling notebook embed its figures as :func:`png` returns them."""
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -70,9 +70,7 @@ def show_small(dpi: float = 72) -> None:
 
 @plt.rc_context(STYLE)
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
-    """Speedup over cuBLAS as a grid of colours, one panel for each group of rows that fills several cells.
-
-    Nothing is drawn where no group does.
+    """Draw the speedup over cuBLAS as a grid of colours: a panel for each group of rows with several cells, if any.
 
     Args:
         frame: rows of a study.
@@ -109,11 +107,9 @@ def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", c
 def small_multiples(
     frame: pd.DataFrame, rows: str | None, cols: str | None, x: str, y: str, path: Path, title: str
 ) -> None:
-    """A grid of heat maps of speedups on one scale of colours, so that a cell can be compared with its like in every
-    facet.
+    """Draw a grid of heat maps of speedups, one per facet, on one scale of colours.
 
-    Where several rows share a cell the fastest stands in it; a cell without a figure is grey. Nothing is drawn where
-    there is a single cell.
+    A cell shows the fastest of its rows; a cell without a figure is grey. Nothing is drawn of a single cell.
 
     Args:
         frame: rows of one problem and regime, of which at least one ran.
@@ -130,48 +126,47 @@ def small_multiples(
     xs, ys = in_order(best[x]), in_order(best[y])
     speedups = best["speedup"].astype(float)
     norm = speedup_norm(speedups)
-    cell = max(0.34, *(0.085 * len(value_label(one)) for one in xs))
-    wide = 0.3 + max(cell * len(xs), *(0.07 * len(value_label(one)) + 0.07 * len(cols or "") for one in across))
+    cell = max(0.34, *(0.085 * len(value_label(value)) for value in xs))
+    wide = 0.3 + max(cell * len(xs), *(0.07 * len(value_label(value)) + 0.07 * len(cols or "") for value in across))
     size = (max(4.6, 1.7 + len(across) * wide), max(LOWEST, 1.3 + len(down) * (0.5 + 0.26 * len(ys))))
     figure, axes = plt.subplots(
         len(down), len(across), figsize=size, squeeze=False, sharex=True, sharey=True, layout="constrained"
     )
     cells = best.set_index([*facets, y, x])["speedup"].astype(float).to_dict()
     for (i, j), axis in np.ndenumerate(axes):
-        here = [choice for name, choice in ((rows, down[i]), (cols, across[j])) if name is not None]
-        values = np.array([[cells.get((*here, b, a), np.nan) for a in xs] for b in ys])
+        choices = [choice for name, choice in ((rows, down[i]), (cols, across[j])) if name is not None]
+        values = np.array([[cells.get((*choices, b, a), np.nan) for a in xs] for b in ys])
         _cells(axis, values, norm, xs, ys)
-        for (row, col), figures in np.ndenumerate(values):
-            if np.isfinite(figures):
-                ink = ink_on(norm, figures)
-                axis.text(col, row, f"{figures:.2f}", ha="center", va="center", fontsize=CELL, color=ink)
-        told = [f"{name} {value_label(choice)}" for name, choice in zip(facets, here, strict=True)]
-        axis.set_title((", " if len(", ".join(told)) * 0.075 < wide else "\n").join(told), fontsize=8)
+        for (row, col), speedup in np.ndenumerate(values):
+            if np.isfinite(speedup):
+                ink = ink_on(norm, speedup)
+                axis.text(col, row, f"{speedup:.2f}", ha="center", va="center", fontsize=CELL, color=ink)
+        labels = [f"{name} {value_label(choice)}" for name, choice in zip(facets, choices, strict=True)]
+        axis.set_title((", " if len(", ".join(labels)) * 0.075 < wide else "\n").join(labels), fontsize=8)
     figure.supxlabel(label(x, width=int(13 * size[0])))
     figure.supylabel(label(y, width=int(9 * size[1])))
     speedup_bar(figure, norm, axes, speedups)
-    told = [f"{way}: {label(name)}" for way, name in (("down", rows), ("across", cols)) if name is not None]
-    save(figure, path, f"{title} Facets {'; '.join(told)}.")
+    sides = [f"{side}: {label(name)}" for side, name in (("down", rows), ("across", cols)) if name is not None]
+    save(figure, path, f"{title} Facets {'; '.join(sides)}.")
 
 
 @plt.rc_context(STYLE)
-def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
-    """TFLOP/s of every rung as a bar, cuBLAS as a line; a row of panels for each problem, regimes and contexts side by
-    side.
+def ladder_bars(steps: Sequence[MeasuredRung], path: Path, title: str) -> None:
+    """Draw TFLOP/s of every rung as a bar, cuBLAS as a line: problems down, regimes and contexts across.
 
     Args:
         steps: of :func:`hopper_gemm.tune.tables.ladder.ladder`, at least one.
         path: file to write.
         title: above all panels.
     """
-    found = [result.group for result in steps[0].results]
-    down = list(dict.fromkeys((group.problem, group.data) for group in found))
-    across = list(dict.fromkeys((group.regime, group.context) for group in found))
+    shown = [result.group for result in steps[0].results]
+    down = list(dict.fromkeys((group.problem, group.data) for group in shown))
+    across = list(dict.fromkeys((group.regime, group.context) for group in shown))
     size = (1.6 + 3.8 * len(across), 0.8 + (0.7 + 0.19 * len(steps)) * len(down))
     figure, axes = plt.subplots(len(down), len(across), figsize=size, squeeze=False, sharey=True, layout="constrained")
     for axis in axes.flat:
         axis.set_visible(False)
-    for i, group in enumerate(found):
+    for i, group in enumerate(shown):
         row = down.index((group.problem, group.data))
         axis = axes[row, across.index((group.regime, group.context))]
         axis.set_visible(True)
@@ -184,27 +179,30 @@ def ladder_bars(steps: Sequence[Step], path: Path, title: str) -> None:
 
 @plt.rc_context(STYLE)
 def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded, the middle
-    eight of ten.
+    """Draw the distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded,
+    the middle eight tenths.
 
     Args:
-        runs: records with ``place``, ``sampler``, and the distances ``low``, ``middle`` and ``high`` after each trial.
+        runs: records with ``place`` (the title of a panel), ``sampler``, and the distances ``low``, ``middle`` and
+            ``high`` after each trial.
         path: file to write.
-        title: above all places.
+        title: above all panels.
     """
-    places, samplers = (list(dict.fromkeys(run[name] for run in runs)) for name in ("place", "sampler"))
-    figure, axes = _grid(len(places), 2, 3.8, 2.8)
-    for axis, place in zip(axes.flat, places, strict=False):
-        for run in (one for one in runs if one["place"] == place):
+    titles, samplers = (list(dict.fromkeys(run[name] for run in runs)) for name in ("place", "sampler"))
+    figure, axes = _grid(len(titles), 2, 3.8, 2.8)
+    for axis, panel in zip(axes.flat, titles, strict=False):
+        for run in runs:
+            if run["place"] != panel:
+                continue
             low, middle, high = (100 * np.maximum(run[name], 1e-4) for name in ("low", "middle", "high"))
             trials = np.arange(1, len(middle) + 1)
-            at = samplers.index(run["sampler"])
-            look = {"color": SERIES[at % len(SERIES)], "linestyle": ("-", "--", "-.", ":")[at % 4]}
+            i = samplers.index(run["sampler"])
+            look = {"color": SERIES[i % len(SERIES)], "linestyle": ("-", "--", "-.", ":")[i % 4]}
             axis.fill_between(trials, low, high, step="post", alpha=0.12, color=look["color"], linewidth=0)
             axis.step(trials, middle, where="post", label=run["sampler"], **look)
         axis.axhline(1.0, color=EVEN, linewidth=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel="trials", ylabel="behind the best, % (0.01: at most)")
-        axis.set_title(place)
+        axis.set_title(panel)
     lines = {line.get_label(): line for axis in axes.flat for line in axis.lines if line.get_label() in samplers}
     figure.legend(lines.values(), lines.keys(), loc="outside right upper")
     save(figure, path, title)
@@ -214,9 +212,9 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
 def search_plot(
     rows: pd.DataFrame, varied: Sequence[str], value: str, importance: Mapping[str, Any] | None, path: Path, title: str
 ) -> None:
-    """A search at a glance: its history, the importance of its parameters, and a slice along each of them.
+    """Draw a search: its history, the importance of its parameters, and a slice along each of them.
 
-    Nothing is drawn of a search in which fewer than two trials ran.
+    Nothing is drawn where fewer than two trials ran.
 
     Args:
         rows: of one problem and regime, in the order in which they were measured.
@@ -244,10 +242,10 @@ def search_plot(
         weights.tick_params(axis="y", labelsize=min(8, 110 / len(shares)))
     for axis, name in zip(slices, varied, strict=False):
         values = in_order(ok[name])
-        at = [values.index(one) for one in ok[name]]
+        at = [values.index(value) for value in ok[name]]
         shade = {"c": range(len(ok)), "cmap": "Blues", "edgecolors": EVEN, "linewidths": 0.3}
         axis.scatter(at, figures, s=8, rasterized=pixels, **shade)
-        texts = [value_label(one) for one in values]
+        texts = [value_label(value) for value in values]
         crowded = sum(len(text) + 1 for text in texts) > 45
         axis.set_xticks(range(len(values)), texts, fontsize=CELL, rotation=90 if crowded else 0)
         axis.set_xlim(-0.6, len(values) - 0.4)
@@ -266,38 +264,40 @@ _SPANS = {
 
 
 def timeline(axis: plt.Axes, spans: pd.DataFrame, stages: int) -> None:
-    """Draw what the roles of a CTA do over time: a lane for each role, and one below the producer's for each slot.
+    """Draw the work of a CTA's roles over time: a lane for each role, and below the producer's a lane for each slot.
 
-    What a consumer has queued behind a group is a thin bar below that group's; a bar that is long enough has its stage.
+    Groups queued behind another are a thin bar below it; a long bar bears the number of its stage.
 
     Args:
         axis: to draw on.
-        spans: ``role``, ``stage``, ``start`` and ``end`` of what a role did, of the stages to be shown.
+        spans: ``role``, ``stage``, ``start`` and ``end`` of each piece of work.
         stages: slots of the ring; loads of one slot share a lane.
     """
     lanes = {"producer": 0.0, **{f"slot {slot}": 1.0 + slot for slot in range(stages)}}
     for role in sorted(set(spans["role"]) - {"producer"}):
         lanes[role] = float(len(lanes))
     whole = spans["end"].max() - spans["start"].min()
-    for one in spans.itertuples():
-        lane = lanes[f"slot {one.stage % stages}" if one.what == "load" else one.role]
-        long, queued = one.end - one.start, one.what == "queued"
+    for span in spans.itertuples():
+        lane = lanes[f"slot {span.stage % stages}" if span.what == "load" else span.role]
+        long, queued = span.end - span.start, span.what == "queued"
         at, height = (lane + 0.38, 0.16) if queued else (lane, 0.6)
-        axis.barh(at, long, height, one.start, color=_SPANS[one.what], edgecolor="white", linewidth=0.4)
-        if one.what in ("load", "math") and long > whole / 60:
-            ink = "white" if one.what == "math" else "black"
-            axis.text((one.start + one.end) / 2, lane, str(one.stage), ha="center", va="center", fontsize=7, color=ink)
+        axis.barh(at, long, height, span.start, color=_SPANS[span.what], edgecolor="white", linewidth=0.4)
+        if span.what in ("load", "math") and long > whole / 60:
+            ink = "white" if span.what == "math" else "black"
+            axis.text(
+                (span.start + span.end) / 2, lane, str(span.stage), ha="center", va="center", fontsize=7, color=ink
+            )
     axis.set_yticks(list(lanes.values()), list(lanes), fontsize=7)
     axis.set_ylim(max(lanes.values()) + 0.5, -0.5)
     axis.set_xlabel("SM clocks", fontsize=8)
 
 
 def patch(axis: plt.Axes, tiles: Sequence[tuple[int, int]], size: tuple[int, int], at_once: int) -> None:
-    """Draw the first wave of a walk over a grid of tiles: the tiles under way, and the rows and columns they read.
+    """Draw the first wave of a tile order on the grid of tiles: its tiles, and the rows and columns they read.
 
     Args:
         axis: to draw on.
-        tiles: (m, n) in the order of the walk.
+        tiles: (m, n) in their order.
         size: tiles along m and along n.
         at_once: tiles of a wave.
     """
@@ -311,12 +311,12 @@ def patch(axis: plt.Axes, tiles: Sequence[tuple[int, int]], size: tuple[int, int
     axis.set_xticks(np.arange(-0.5, size[1]), [])
     axis.set_yticks(np.arange(-0.5, size[0]), [])
     axis.grid(color="white", linewidth=0.6)
-    rows, columns = ({one[side] for one in wave} for side in (0, 1))
+    rows, columns = ({tile[side] for tile in wave} for side in (0, 1))
     axis.set_title(f"{len(rows)} + {len(columns)} = {len(rows) + len(columns)} panels", fontsize=9)
 
 
 def _grid(panels: int, most: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
-    """A figure and its axes: so many panels of a size in inches, at most so many of them side by side."""
+    """Return a figure and its axes: ``panels`` of a width and height in inches, at most ``most`` side by side."""
     across = min(most, panels)
     down = -(-panels // across)
     size = (width * across, height * down)
@@ -327,7 +327,7 @@ def _grid(panels: int, most: int, width: float, height: float) -> tuple[Figure, 
 
 
 def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
-    """Bars of rates; the figures stand in columns right of all bars and of the line, so that nothing crosses them."""
+    """Draw bars of rates; the figures stand in columns to the right of all bars, where nothing crosses them."""
     rates = [result.tflops or 0.0 for result in results]
     theirs = [result.baseline_tflops for result in results if result.baseline_tflops is not None]
     most = max([*rates, *theirs], default=1.0) or 1.0
@@ -354,11 +354,11 @@ def _bars(axis: plt.Axes, names: list[str], results: list[Result]) -> None:
 
 
 def _cells(axis: plt.Axes, values: np.ndarray, norm: FuncNorm, xs: Sequence[Any], ys: Sequence[Any]) -> None:
-    """Colours of one heat map, as shapes; the first row is on top."""
+    """Draw the cells of one heat map as shapes; the first row is on top."""
     axis.set_facecolor(MISSING)
     edges = (np.arange(len(side) + 1) - 0.5 for side in (xs, ys))
     axis.pcolormesh(*edges, np.ma.masked_invalid(values), cmap=SPEEDUPS, norm=norm, edgecolors="white", linewidth=0.5)
-    axis.set_xticks(range(len(xs)), [value_label(one) for one in xs])
-    axis.set_yticks(range(len(ys)), [value_label(one) for one in ys])
+    axis.set_xticks(range(len(xs)), [value_label(value) for value in xs])
+    axis.set_yticks(range(len(ys)), [value_label(value) for value in ys])
     axis.set_ylim(len(ys) - 0.5, -0.5)
     axis.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""Style of pictures: fonts, colours, the scale of speedups, words on axes, and how a picture becomes a file."""
+"""Style of pictures: fonts, colours, the scale of speedups, words on axes, and the writing of files."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LONGEST = 48
 
 
 def label(name: str, width: int = 80) -> str:
-    """The label of a parameter's axis: what it counts in words, and its name.
+    """Return the label of a parameter's axis: its meaning in a few words, and its name.
 
     Args:
         name: column of a row, such as ``"tile_m"`` or ``"cluster"``.
@@ -104,15 +104,15 @@ def label(name: str, width: int = 80) -> str:
 
 
 def value_label(value: Any) -> str:
-    """A value of a parameter as a sweep file writes it."""
+    """Return a value of a parameter as a sweep file writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def speedup_norm(speedups: Iterable[float]) -> FuncNorm:
-    """The scale of colours of speedups: logarithmic and symmetric about 1.
+    """Return the scale of colours of speedups: logarithmic and symmetric about 1.
 
-    It reaches from 0.84 to 1.19 where all speedups lie within, else from 0.71 to 1.41, at most from 0.5 to 2; what
-    lies beyond has the colour of the end.
+    It is the narrowest of 0.84 to 1.19, 0.71 to 1.41 and 0.5 to 2 that holds all speedups; a speedup beyond the last
+    has the colour of its end.
     """
     most = max((abs(np.log2(value)) for value in speedups if value > 0), default=0.0)
     octaves = 0.25 if most <= 0.25 else 0.5 if most <= 0.5 else 1.0
@@ -120,15 +120,15 @@ def speedup_norm(speedups: Iterable[float]) -> FuncNorm:
 
 
 def _octaves(speedups: Any) -> Any:
-    """Binary logarithm, finite for the 0 that matplotlib tries."""
+    """Return the binary logarithm, finite for the 0 that matplotlib tries."""
     return np.log2(np.maximum(speedups, 2.0**-20))
 
 
 def speedup_bar(figure: Figure, norm: FuncNorm, axes: Any, speedups: Iterable[float]) -> None:
     """Draw the colour bar of a scale, with ticks on both sides of 1, and arrows where speedups lie beyond its ends."""
-    known = [value for value in speedups if value > 0]
+    positive = [value for value in speedups if value > 0]
     low, high = (float(norm.inverse(end)) for end in (0.0, 1.0))
-    beyond = (min(known, default=1.0) < low, max(known, default=1.0) > high)
+    beyond = (min(positive, default=1.0) < low, max(positive, default=1.0) > high)
     extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
     figure.colorbar(
         ScalarMappable(norm, SPEEDUPS),
@@ -143,7 +143,7 @@ def speedup_bar(figure: Figure, norm: FuncNorm, axes: Any, speedups: Iterable[fl
 
 
 def ink_on(norm: FuncNorm, speedup: float) -> str:
-    """The colour of text on the cell of a speedup."""
+    """Return the colour of text on the cell of a speedup."""
     red, green, blue, _ = matplotlib.colormaps[SPEEDUPS](norm(speedup))
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
@@ -161,9 +161,7 @@ def save(figure: Figure, path: Path, title: str) -> None:
     undated: dict[str, None] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
     try:
         figure.savefig(drawn, format=form, dpi=DPI, metadata=undated)
-        write_whole(
-            path,
-            re.sub(rb' transform="rotate\(-0 [^"]*"', b"", drawn.getvalue()) if form == "svg" else drawn.getvalue(),
-        )
     finally:
         plt.close(figure)
+    image = drawn.getvalue()
+    write_whole(path, re.sub(rb' transform="rotate\(-0 [^"]*"', b"", image) if form == "svg" else image)

@@ -6,10 +6,10 @@ those of the later schema in AutoTuningAssociation/autotuning_methodology, which
 space, here one problem in one regime and context: figures of two are never compared. Times are in milliseconds, as
 Kernel Tuner writes them; isolated, the spacer is taken off.
 
-What T4 names and we do not record is left out rather than set to zero: compilation and validation times, and the moment
-of each trial (``timestamp`` is when the study was begun). ``benchmark`` follows from the protocol and the number of
-pairs. ``correctness`` is 1 where every element was checked against fp32 and was right, else 0. The finals, measured
-again in fresh processes, have no place in T4 and stay in the study's folder.
+Fields of T4 that we do not record are left out, not set to zero: compilation and validation times, and the moment of
+each trial (``timestamp`` is the start of the study). ``benchmark`` follows from the protocol and the number of pairs.
+``correctness`` is 1 where every element was compared with fp32 and was right, else 0. The finals, measured again in
+fresh processes, have no field in T4 and stay in the study's folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION = "1.0.0"
 """Version of T4's schemas."""
 
 USUAL = ("bf16", "kk", "normal", "cublas")
-"""Words that a file's name leaves out."""
+"""Words that are left out of a file's name."""
 
 INVALIDITY = {
     "ok": "correct",
@@ -67,21 +67,21 @@ milliseconds, ``baseline_runtimes`` the baseline's part of the pairs."""
 
 
 def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    """One problem, regime and context as a T4 results document.
+    """Return one problem, regime and context as a T4 results document.
 
     Args:
         study: the study of the rows.
         rows: a group of its sweep; their pairs become ``runtimes`` and the measurement ``baseline_runtimes``, in the
             same order.
     """
-    about, point = study.provenance, rows[0].point
-    created = about.get("created")
+    provenance, point = study.provenance, rows[0].point
+    created = provenance.get("created")
     begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
-    objectives = about["spec"].get("objective", ["speedup"])
-    seconds = _pair_seconds(about, point.regime)
+    objectives = provenance["spec"].get("objective", ["speedup"])
+    seconds = _pair_seconds(provenance, point.regime)
     run = {
         "compute_api": "CUDA",
-        "device": about["gpu"]["name"],
+        "device": provenance["gpu"]["name"],
         "autotuner": "hopper-gemm",
         "timestamp": begun,
         "timeunit": "milliseconds",
@@ -91,24 +91,28 @@ def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "context": point.context,
         "baseline": point.against,
         "boards": list(dict.fromkeys(row.board for row in rows)),
-        "question": about.get("question", "").strip(),
+        "question": provenance.get("question", "").strip(),
     }
-    found = [_result(row, seconds, begun, objectives) for row in rows]
-    return {"schema_version": VERSION, "metadata": run, "results": found}
+    return {
+        "schema_version": VERSION,
+        "metadata": run,
+        "results": [_result(row, seconds, begun, objectives) for row in rows],
+    }
 
 
 def metadata(study: Study) -> dict[str, Any]:
-    """Where the figures come from, as a T4 metadata document: what provenance knows, nothing of this machine."""
-    about = study.provenance
-    packages = [f"{name}=={of}" for name, of in about.get("versions", {}).items() if of and name != "python"]
+    """Return the provenance as a T4 metadata document."""
+    provenance = study.provenance
+    versions = provenance.get("versions", {})
+    packages = [f"{name}=={version}" for name, version in versions.items() if version and name != "python"]
     return {
         "schema_version": VERSION,
         "metadata": {
-            "zenodo": {"title": f"hopper-gemm: {about['study']}", "description": about.get("question", "")},
-            "hardware": {"hardware_description": [about["gpu"]]},
-            "environment": {"device_query": about["gpu"], "requirements": packages},
+            "zenodo": {"title": f"hopper-gemm: {provenance['study']}", "description": provenance.get("question", "")},
+            "hardware": {"hardware_description": [provenance["gpu"]]},
+            "environment": {"device_query": provenance["gpu"], "requirements": packages},
             "provenance": {
-                name: about.get(name) for name in ("commit", "kernel", "seed", "protocols", "noise", "source")
+                name: provenance.get(name) for name in ("commit", "kernel", "seed", "protocols", "noise", "source")
             },
         },
     }
@@ -161,7 +165,6 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
         ours, theirs = zip(*(sample.bare_us for sample in row.samples), strict=True)
         times = {"runtimes": [*map(_milliseconds, ours)], "benchmark": round(1e3 * seconds * len(ours), 3)}
         figures["baseline_runtimes"] = [*map(_milliseconds, theirs)]
-    found = {name: figures[name] for name in MEASURED if figures.get(name) is not None}
     return {
         "timestamp": begun,
         "configuration": {} if row.point.is_baseline else row.point.config.as_dict(),
@@ -169,7 +172,11 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
         "times": times,
         "invalidity": INVALIDITY[row.status],
         "correctness": int(row.ok),
-        "measurements": [{"name": name, "value": of, "unit": UNITS.get(name, "")} for name, of in found.items()],
+        "measurements": [
+            {"name": name, "value": figures[name], "unit": UNITS.get(name, "")}
+            for name in MEASURED
+            if figures.get(name) is not None
+        ],
     }
 
 
@@ -177,11 +184,13 @@ def _milliseconds(us: float) -> float:
     return round(us / 1e3, 9)
 
 
-def _pair_seconds(about: Mapping[str, Any], regime: str) -> float:
-    """How long a pair takes by the protocol, both arms."""
-    protocol = about["spec"].get(regime)
+def _pair_seconds(provenance: Mapping[str, Any], regime: str) -> float:
+    """Return the seconds of a pair, both arms, by the protocol."""
+    protocol = provenance["spec"].get(regime)
     if protocol is None:
-        raise ResultsError(f"{about['study']}: its provenance lacks spec.{regime}, how long a pair takes; restore it")
+        raise ResultsError(
+            f"{provenance['study']}: its provenance lacks spec.{regime}, how long a pair takes; restore it"
+        )
     names = ("rest", "warm", "timed") if regime == "burst" else ("settle", "window")
     return 2 * sum(protocol[name] for name in names)
 

@@ -1,10 +1,10 @@
-"""Views of a study: tables for a person, on a terminal or a page, and the rows behind their cells for a program."""
+"""View of a study: tables for a person, on a terminal or a page, and the rows behind their cells for a program."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import accumulate
 from pathlib import Path
@@ -42,10 +42,10 @@ FORMS = {"csv": ".csv", "json": ".json", "markdown": ".md", "html": ".html"}
 """Forms of a view as text, with the suffix of a file."""
 
 LEFT_OUT = {"samples", *(column.name for column in COUNTED)}
-"""Columns of the schema that :func:`tidy` leaves out: single pairs, and what no timing gives."""
+"""Columns of the schema that :func:`tidy` leaves out: single pairs, and figures that are not timed."""
 
 ON_PAGES = ("config", "tuned on")
-"""Columns of a comparison that a terminal has no place for."""
+"""Columns of a comparison that a terminal is too narrow for."""
 
 SHORT = 24
 """Characters of the longest cell of a column that a terminal aligns to the right."""
@@ -74,10 +74,10 @@ class TextTable:
 
 @dataclass(frozen=True)
 class View:
-    """See the module.
+    """Tables of a study for a person, and their rows for a program.
 
     Args:
-        study: what is shown.
+        study: the study.
         tables: for a person.
         rows: for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of
             the schema without :data:`LEFT_OUT`; what is missing is NaN or empty.
@@ -95,20 +95,24 @@ class View:
         return source_line(self.study.provenance)
 
     def text(self, form: str) -> str:
-        """The view as text.
+        """Return the view as text.
 
         Args:
             form: of :data:`FORMS`. CSV and JSON hold the rows, JSON with the provenance; Markdown and HTML the tables.
         """
-        return {"csv": self._csv, "json": self._json, "markdown": self._markdown, "html": self._html}[form]()
+        if form == "csv":
+            return str(self.rows.to_csv(index=False))
+        if form == "json":
+            return json.dumps(self.as_dict()) + "\n"
+        return self._markdown() if form == "markdown" else self._html()
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON: provenance and rows, null where a value is missing."""
+        """Return provenance and rows ready for JSON, null where a value is missing."""
         rows = [{name: plain(value) for name, value in row.items()} for row in self.rows.to_dict("records")]
         return {"provenance": self.study.provenance, "rows": rows, **self.more}
 
     def write(self, path: Path, form: str) -> list[Path]:
-        """Write the view as a file; where it is CSV, the provenance into a second one, ``NAME-provenance.json``.
+        """Write the view as a file; a CSV gets its provenance beside it, as ``NAME-provenance.json``.
 
         Args:
             path: the file.
@@ -125,25 +129,21 @@ class View:
         return [path, beside]
 
     def print(self, console: Console) -> None:
-        """Print the tables on a terminal: cells are wrapped, and what is too wide even then continues below."""
+        """Print the tables on a terminal: cells are wrapped, and a table too wide even then continues below itself."""
         console.print(self.source)
         for table in self.tables:
             console.print("", table.title, sep="\n", style="bold")
-            shown, notes = table.cells.drop(columns=[*ON_PAGES], errors="ignore").map(_unbroken), table.notes
+            shown = table.cells.drop(columns=[*ON_PAGES], errors="ignore")
+            shown = shown.map(lambda text: text.replace(", ", ",") if "[" in text else text)  # keeps intervals whole
+            notes = table.notes
             names = [str(name) for name in shown.index]
             if "tuned on" in table.cells and (table.cells["tuned on"] != "").any():
-                stars = [" *" if told else "" for told in table.cells["tuned on"]]
+                stars = [" *" if problem else "" for problem in table.cells["tuned on"]]
                 names, notes = [name + star for name, star in zip(names, stars, strict=True)], (*notes, ELSEWHERE)
             for part in _parts(shown.set_axis(names), table.corner, console.width):
                 console.print(part)
             for note in notes:
                 console.print(_plain(note))
-
-    def _csv(self) -> str:
-        return str(self.rows.to_csv(index=False))
-
-    def _json(self) -> str:
-        return json.dumps(self.as_dict()) + "\n"
 
     def _markdown(self) -> str:
         lines = [escaped(self.source), ""]
@@ -165,30 +165,31 @@ class View:
 
 def view(
     study: Study,
-    asked: Mapping[str, str | None] | None = None,
+    only: Mapping[str, str | None] | None = None,
     rows: str | None = None,
     cols: str | None = None,
     value: str = "speedup",
 ) -> View:
-    """The view of a study: baselines of a comparison, rungs of a ladder, pivots of any other sweep.
+    """Return the view of a study: baselines of a comparison, rungs of a ladder, pivots of any other sweep.
 
     Args:
-        study: that was read.
-        asked: what ``problem`` (as MxNxK), ``regime`` and ``context`` must be; None where any will do.
+        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
+        only: ``problem`` (as MxNxK), ``regime`` and ``context`` of the rows to show; None for any.
         rows, cols: columns that span the pivots; by default those that the study names, and its facets.
         value: figure in the cells of a pivot.
 
     Raises:
-        ResultsError: there is nothing of that kind, or a name is no column.
+        ResultsError: no row is left, or a name is no column.
     """
     stage = next((name for name in ("sweep", "compare") if study.stage(name)), "map")
     every = study.stage(stage)
-    wanted = {name: word for name, word in (asked or {}).items() if word is not None}
+    wanted = {name: word for name, word in (only or {}).items() if word is not None}
     kept = [row for row in every if all(str(getattr(row.point, name)) == word for name, word in wanted.items())]
     if not kept:
-        places = [group.place for group, _ in groups(rows_of(study, stage))] if every else ["no rows of a sweep"]
-        known = ", ".join(dict.fromkeys(places))
-        raise ResultsError(f"{study.path} has no such problem, regime and context; it has {known}")
+        keys = [group.key for group, _ in groups(rows_of(study, stage))] if every else ["no rows of a sweep"]
+        raise ResultsError(
+            f"{study.path} has no such problem, regime and context; it has {', '.join(dict.fromkeys(keys))}"
+        )
     pivoted = (rows, cols, value) != (None, None, "speedup")
     frame = rows_of(replace(study, rows=tuple(kept)), stage)
     if stage != "sweep":
@@ -199,12 +200,13 @@ def view(
             table = TextTable("by the time of torch.mm", "torch.mm takes", by_stratum(mapped(kept)), (MAP_LEGEND,))
             return View(study, [table], tidy(frame), {"map": table.cells.to_dict("index")})
         records = cells(kept)
-        tables = [_baselines(records, *place) for place in dict.fromkeys((r["regime"], r["context"]) for r in records)]
-        found = frame.drop_duplicates(list(GROUP), keep="last")
-        return View(study, tables, tidy(found), {"means": [asdict(mean) for mean in means(records)]})
+        conditions = dict.fromkeys((record["regime"], record["context"]) for record in records)
+        tables = [_baselines(records, regime, context) for regime, context in conditions]
+        last = frame.drop_duplicates(list(GROUP), keep="last")
+        return View(study, tables, tidy(last), {"means": [mean.as_dict() for mean in means(records)]})
     if study.provenance.get("rungs") and not pivoted:
         steps = ladder(frame, study.provenance["rungs"])
-        tables = [TextTable(group.place, "rung", rung_table(steps, group)) for group, _ in groups(frame)]
+        tables = [TextTable(group.key, "rung", rung_table(steps, group)) for group, _ in groups(frame)]
         return View(study, tables, rung_rows(steps, tidy(frame)))
     down, across = (named or usual for named, usual in zip((rows, cols), spanning(study.provenance), strict=True))
     facets = [] if rows or cols else list(filter(None, spanning(study.provenance, "facet_rows", "facet_cols")))
@@ -214,12 +216,12 @@ def view(
     tables = []
     for group, part in groups(frame):
         notes = tuple(best_lines(study, group, part, finals))
-        tables.append(TextTable(f"{group.place}: {shown}", heading, pivot(part, down, across, value, facets), notes))
+        tables.append(TextTable(f"{group.key}: {shown}", heading, pivot(part, down, across, value, facets), notes))
     return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
 
 
 def rows_as_measured(study: Study) -> View:
-    """Every row of a study, of all stages and processes, with every column of the schema, ``samples`` too."""
+    """Return a view of every row of all stages and processes, with every column of the schema, ``samples`` too."""
     labels = {
         "problem": [problem_label(row.point.problem) for row in study.rows],
         "config": ["" if row.point.is_baseline else str(row.point.config) for row in study.rows],
@@ -228,11 +230,11 @@ def rows_as_measured(study: Study) -> View:
 
 
 def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
-    """Rows for a program, as :class:`View` says.
+    """Return the rows of a :class:`View`.
 
     Args:
-        frame: as :func:`hopper_gemm.tune.tables.pivot.rows_of`.
-        more: columns that the rows have too, such as ``cluster``.
+        frame: as :func:`hopper_gemm.tune.tables.pivot.rows_of` returns it.
+        more: further columns, such as ``cluster``.
     """
     names = [name for name in NAMES if name not in LEFT_OUT]
     labels = [str(config_of(row)) for row in frame.to_dict("records")]
@@ -240,18 +242,18 @@ def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> TextTable:
-    part = [one for one in records if (one["regime"], one["context"]) == (regime, context)]
+    part = [record for record in records if (record["regime"], record["context"]) == (regime, context)]
     title = f"{regime}, {context}: speedup over each baseline [95 % of its pairs]"
     return TextTable(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
 
 
 def _parts(cells: pd.DataFrame, corner: str, width: int) -> Iterator[RichTable]:
-    """A table for a terminal; as several, each with the index, where its longest words do not fit side by side."""
+    """Yield a table for a terminal, in several parts, each with the index, where its longest words do not fit."""
     label = _Column(corner, [*cells.index])
     columns = [_Column(str(name), [*cells[name]]) for name in cells]
     while columns:
         reach = accumulate((1 + column.least for column in columns), initial=label.least)
-        fitting = max(1, sum(one <= width for one in reach) - 1)
+        fitting = max(1, sum(end <= width for end in reach) - 1)
         shown, columns = [label, *columns[:fitting]], columns[fitting:]
         table = RichTable(box=SIMPLE_HEAD, show_edge=False, padding=0)
         for column, wide in zip(shown, _widths(shown, width - fitting), strict=True):
@@ -268,17 +270,17 @@ class _Column(NamedTuple):
 
     @property
     def natural(self) -> int:
-        """Its width without a wrapped cell."""
+        """Width without a wrapped cell."""
         return max(map(len, [self.heading, *self.texts]))
 
     @property
     def least(self) -> int:
-        """Its width without a broken word."""
+        """Width without a broken word."""
         return max(map(len, " ".join([self.heading, *self.texts]).split()))
 
 
 def _widths(columns: Sequence[_Column], room: int) -> list[int]:
-    """The widths of columns: as wide as they want, else prose wraps, else every cell does."""
+    """Return the widths of columns: the natural ones if they fit, else prose wraps, else every cell does."""
     taken = [column.natural if column.natural <= SHORT else column.least for column in columns]
     if sum(taken) > room:
         return [column.least for column in columns]
@@ -288,10 +290,5 @@ def _widths(columns: Sequence[_Column], room: int) -> list[int]:
 
 
 def _plain(note: str) -> str:
-    """A note without Markdown's marks of code and bold."""
+    """Return a note without Markdown's marks of code and bold."""
     return note.replace("`", "").replace("**", "")
-
-
-def _unbroken(text: str) -> str:
-    """A cell whose interval stays on one line."""
-    return text.replace(", ", ",") if "[" in text else text

@@ -205,7 +205,7 @@ def test_the_command_line_leaves_clocks_alone_flushes_caches_and_counts_the_mark
 
 def test_a_missing_profiler_is_told_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", ("/nowhere/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", ("/nowhere/*/ncu",))
     with pytest.raises(ProfilerError, match=r"no ncu on PATH nor under .*; install it"):
         find_profiler()
 
@@ -216,7 +216,7 @@ def test_the_newest_profiler_is_taken(monkeypatch, tmp_path):
         (tmp_path / version / "ncu").write_text("")
         (tmp_path / version / "ncu").chmod(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PLACES", (f"{tmp_path}/*/ncu",))
+    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", (f"{tmp_path}/*/ncu",))
     assert find_profiler() == tmp_path / "2025.12.0" / "ncu"
 
 

@@ -14,7 +14,8 @@ from hopper_gemm.lab.counters.trace import (
     Moment,
     moments_of,
 )
-from hopper_gemm.lab.ladder.meter import ROLES_TRACED, TRACE_WORDS, TRACED_STAGES, StageStamp, Stamp
+from hopper_gemm.lab.ladder import meter
+from hopper_gemm.lab.ladder.meter import ROLES_TRACED, TRACE_WORDS, TRACED_STAGES, Stamp
 
 
 def words(**written: int) -> np.ndarray:
@@ -33,7 +34,7 @@ def words(**written: int) -> np.ndarray:
 
 def test_roles_and_words_are_those_that_the_kernel_writes():
     assert len(ROLES) == ROLES_TRACED
-    assert (Stamp._fields, StageStamp._fields) == (ROLE_MOMENTS, STAGE_MOMENTS)
+    assert (Stamp._fields, meter.STAGE_MOMENTS) == (ROLE_MOMENTS, STAGE_MOMENTS)
     assert (STAGES, ROLE_WORDS + len(STAGE_MOMENTS) * STAGES) == (TRACED_STAGES, TRACE_WORDS)
 
 

@@ -21,7 +21,7 @@ from hopper_gemm.lab.counters.waits import (
     read_meter,
     waits_of,
 )
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.lab.ladder.meter import ROLES, Reading
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point

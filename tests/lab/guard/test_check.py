@@ -87,7 +87,7 @@ def test_the_binary_is_timed_beside_itself_and_beside_todays_kernel_on_one_board
         (CONFIG, "recorded:c0de"),
     ]
     assert (found.verdict.status, found.board, found.warning) == ("held", "board-0", "")
-    assert dict(task.finalists) == {"recorded:c0de": (str(guarded(tmp_path).binary.about),)}
+    assert dict(task.finalists) == {"recorded:c0de": (str(guarded(tmp_path).binary.description),)}
     assert found.as_dict()["ratio"] == 1.0
     assert len(found.as_dict()["pairs"]) == PROTOCOLS["burst"].pairs
 
@@ -248,7 +248,7 @@ def test_binaries_are_kept_of_the_suites_isolated_bests_and_of_the_seed_tables_a
     entries = {(one.binary.problem, one.binary.config): one.entry for one in guarded_of(tmp_path / FILE)}
     assert entries[CUBE, CONFIG] == entry_of()
     assert sum(entry is None for entry in entries.values()) == len(kept) - 1
-    assert set(read_codes(tmp_path / FILE)["kernels"]) == {one.about.stem for one in kept}
+    assert set(read_codes(tmp_path / FILE)["kernels"]) == {one.description.stem for one in kept}
 
 
 def test_a_table_with_no_seed_table_beside_it_keeps_what_it_has_of_the_suite(tmp_path):
@@ -270,7 +270,7 @@ def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeyp
     monkeypatch.chdir(folder)
     assert (app(["check", "--from", FILE], standalone_mode=False) or 0) == 0
     (task,) = [task for _, task in executor.tasks]
-    assert dict(task.finalists) == {f"recorded:{binary.report.code}": (str(binary.about),)}
+    assert dict(task.finalists) == {f"recorded:{binary.report.code}": (str(binary.description),)}
     for path in (folder / FOLDER).iterdir():
         path.unlink()
     assert app(["check", "--from", FILE], standalone_mode=False) == 2
@@ -299,8 +299,8 @@ RECORDED = read_codes(ROOT / "results/h200" / FILE)
 @pytest.mark.compile
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(RECORDED["versions"] != versions(), reason=f"noted with {RECORDED['versions']}")
-@each("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.about.stem)
+@each("binary", recorded_binaries(ROOT / "results/h200" / FOLDER), ids=lambda one: one.description.stem)
 def test_the_machine_code_and_launch_of_a_guarded_config_are_those_that_were_noted(kernel_store, binary):
-    noted = RECORDED["kernels"].get(binary.about.stem)
+    noted = RECORDED["kernels"].get(binary.description.stem)
     fix = "compare it with hopper-gemm check on a GPU, then run hopper-gemm check --record-digests"
     assert code_of(binary, KernelStore(kernel_store)) == noted, f"the machine code changed: {fix}"

@@ -8,9 +8,9 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.lab.ladder.gemm import STATES
-from hopper_gemm.lab.protocols.ring_protocol import place
+from hopper_gemm.lab.ladder.ladder_gemm import STATES
 from tests.each import each
+from tests.protocols.ring_protocol import place
 
 COUNT = 60
 

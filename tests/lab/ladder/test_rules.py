@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.ladder.config import LADDER_FIELDS, LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LADDER_FIELDS, LadderConfig
 from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve

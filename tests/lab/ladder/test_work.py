@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from hopper_gemm.lab.ladder.gemm import InterleavedRaster
+from hopper_gemm.lab.ladder.ladder_gemm import InterleavedRaster
 from hopper_gemm.lab.ladder.stream import LEAST_STAGES, StreamRaster, StreamWalk
 from tests.each import each
 from tests.kernel.test_work import CLUSTERS, walking

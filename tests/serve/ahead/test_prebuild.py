@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -86,6 +88,35 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_reason(pool, tmp_path)
     assert "64x8x" in config
     assert reason == "compile error: no register"
     assert (done.kernels, done.compiled) == (2, 1)
+
+
+def test_where_no_kernel_could_be_compiled_the_first_reason_is_raised(pool, tmp_path):
+    with pytest.raises(RuntimeError, match="none of 1 kernels could be compiled; the first: compile error: no regist"):
+        hopper_gemm.prebuild([(1, 4096, 4096)], store=tmp_path)
+
+
+def test_a_store_that_cannot_be_written_is_one_line_before_anything_is_compiled(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "CompilePool", None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"^compiled kernels must lie in a folder .*/file gives .*; free it, or set .*$"):
+        hopper_gemm.prebuild([(4096, 4096, 4096)], store=tmp_path / "file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for arguments in (("prebuild", "64", "64", "64"), ("store", "--clear"), ("store",)):
+        done = run(*arguments)
+        assert len(done.stderr.splitlines()) == (arguments[0] == "prebuild")
+        assert done.returncode == (2 if arguments[0] == "prebuild" else 0)
+
+
+@pytest.mark.compile
+@pytest.mark.timeout(300)
+def test_a_script_without_a_guard_compiles_and_runs_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys; from pathlib import Path; import hopper_gemm; print('runs', flush=True)\n"
+        "print(hopper_gemm.prebuild([(64, 64, 64)], store=Path(sys.argv[1])))\n"
+    )
+    done = subprocess.run([sys.executable, script, tmp_path / "store"], capture_output=True, text=True, check=False)
+    assert done.stdout == "runs\nPrebuilt(kernels=1, compiled=1, failed={}, extension=False)\n", done.stderr
 
 
 def test_the_extension_is_made_for_the_users_store_alone(pool, monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import Replay, about_record, recorded_points
+from hopper_gemm.tune.run.executors.replay import Replay, recorded_points, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Left, Task
 from hopper_gemm.tune.study.reader import read_study
@@ -184,7 +184,7 @@ def executor_gpu(executor: Any) -> str:
 def replayed(spec: SweepSpec, out: Path, recorded: Path) -> None:
     """Replay a sweep from a folder."""
     study = read_study(recorded)
-    run(Sweep(spec, out, about_record(study), source="replayed", only=recorded_points(study)), Replay(study))
+    run(Sweep(spec, out, replay_provenance(study), source="replayed", only=recorded_points(study)), Replay(study))
 
 
 def rows_of(out: Path, *stages: str) -> list[Row]:

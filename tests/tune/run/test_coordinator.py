@@ -113,8 +113,8 @@ def test_no_worker_holds_more_than_it_has_room_for():
     question, executor = Asks([task_of(point) for point in POINTS[:9]], room=3), Script(slow)
     runner = Coordinator(question, executor)
     for _ in range(3):
-        runner._hand_out()
-        runner._hear(executor.poll(0))
+        runner._assign_tasks()
+        runner._handle(executor.poll(0))
     assert most == [3]
 
 

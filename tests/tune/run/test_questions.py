@@ -438,7 +438,7 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
     usual = {"raster": "m", "swizzle": 8}
     assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
     assert pick(entries, problem, context=context).config in begun_with(question([stranger], Options(context=context)))
-    assert not begun_with(question([problem], Options(context=context, known=False)))
+    assert not begun_with(question([problem], Options(context=context, tuned_first=False)))
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_each_problem_of_a_list_is_searched_in_the_space_that_it_has_alone():
     assert spec.budget.seconds == 20
     alone = [question([problem], Options(seconds=10)).each()[0] for problem in problems]
     for one, own in zip(spec.each(), alone, strict=True):
-        assert (one.space, one.grids, one.known, one.keep) == (own.space, own.grids, own.known, own.keep)
+        assert (one.space, one.grids, one.warm_grids, one.keep) == (own.space, own.grids, own.warm_grids, own.keep)
 
 
 def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_path):

@@ -413,10 +413,10 @@ def test_a_replay_gives_the_recorded_rows_and_says_what_it_is(tmp_path, out):
 def test_a_replay_leaves_out_what_was_not_recorded_and_says_how_much(tmp_path, out):
     run_sweep(spec_of(tmp_path), out)
     wider = spec_of(tmp_path, SPEC, ("[64, 128, 320]", "[64, 128, 192]"))
-    from hopper_gemm.tune.run.executors.replay import about_record, recorded_points
+    from hopper_gemm.tune.run.executors.replay import recorded_points, replay_provenance
 
     study = read_study(out)
-    sweep = Sweep(wider, tmp_path / "w", about_record(study), source="replayed", only=recorded_points(study))
+    sweep = Sweep(wider, tmp_path / "w", replay_provenance(study), source="replayed", only=recorded_points(study))
     assert sweep.unrecorded == 2
     replayed(wider, tmp_path / "w", out)
     assert {row.point.config.tile_m for row in rows_of(tmp_path / "w")} == {64, 128}

@@ -239,13 +239,13 @@ def test_a_spare_process_is_started_ahead_and_chooses_among_the_finalists_that_i
 def test_the_race_and_what_follows_are_told_to_the_child(bench, monkeypatch):
     worker = bench()
     sent = []
-    ask = Worker._ask
+    ask = Worker._request
 
     def spy(self, child, request, seconds):
         sent.append(request)
         return ask(self, child, request, seconds)
 
-    monkeypatch.setattr(Worker, "_ask", spy)
+    monkeypatch.setattr(Worker, "_request", spy)
     race = Race((Look(1, 0.05),), Ratio(1.0, 0.99, 1.01, 7), 0.002)
     worker.ask(*(timed(point, race=race) for point in POINTS[:3]))
     again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]

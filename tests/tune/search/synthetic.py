@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 
-from hopper_gemm.lab.simulation.simulate import Recorded
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
@@ -14,6 +13,7 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
+from hopper_gemm.tune.search.simulate import RecordedTask
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
 
@@ -61,7 +61,7 @@ def bent(configs: list[GemmConfig], spread: float, seed: int) -> np.ndarray:
     return total
 
 
-def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> Recorded:
+def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> RecordedTask:
     """A recorded problem.
 
     Args:
@@ -76,10 +76,10 @@ def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> R
     times = model + bent(configs, interactions, seed) + cliff + rng.normal(0, 0.002, len(configs))
     told = model + bent(configs, prior_error, seed + 1000)
     speedups = np.exp(times.min() - times)
-    return Recorded(place_of(Point(CUBE, configs[0])), LegalSpace(configs), speedups, told)
+    return RecordedTask(place_of(Point(CUBE, configs[0])), LegalSpace(configs), speedups, told)
 
 
-def rows(recorded: Recorded) -> list[Row]:
+def rows(recorded: RecordedTask) -> list[Row]:
     """The same as rows of a study."""
     return [
         Row(Point(CUBE, config), "ok", "", {"speedup": float(speedup)})

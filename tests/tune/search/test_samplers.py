@@ -53,7 +53,7 @@ def test_a_space_keeps_only_what_tells_configs_apart(space):
     assert space.names == ("tile_m", "tile_n", "k_depth", "stagger", "cluster_n")
     assert {space.find(space.parameters(i)) for i in range(len(space))} == set(range(len(space)))
     assert space.find({**space.parameters(0), "tile_m": "96"}) is None
-    first, *_, last = space.places.tolist()
+    first, *_, last = space.points.tolist()
     assert (min(first), max(last)) == (0.0, 1.0)
 
 
@@ -69,10 +69,10 @@ def test_flags_and_words_have_places_and_strangers_lie_between(space):
     same = {"stages": 4, "consumers": 2, "split": "m", "epi_n": 64, "epi_buffers": 1}
     ways = [(peek, unroll) for peek in (True, False, "producer") for unroll in (True, False)]
     words = LegalSpace([config_of({**same, "peek": peek, "unroll": unroll}) for peek, unroll in ways])
-    assert len({tuple(row) for row in words.places.tolist()}) == 6
+    assert len({tuple(row) for row in words.points.tolist()}) == 6
     stranger = words.coordinates(varied(words.configs[0], peek="consumer"))
-    assert stranger.shape == words.places[0].shape
-    assert tuple(stranger) not in {tuple(row) for row in words.places.tolist()}
+    assert stranger.shape == words.points[0].shape
+    assert tuple(stranger) not in {tuple(row) for row in words.points.tolist()}
     assert space.coordinates(replace(space.configs[0], tile_m=384))[0] > 1.0
 
 

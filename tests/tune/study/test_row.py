@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopper_gemm.lab.ladder.config import LadderConfig
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem

@@ -146,7 +146,7 @@ known = [{ tile_m = 64, tile_n = 64 }]
 def test_a_problem_may_have_values_known_configs_and_a_number_kept_of_its_own(tmp_path):
     spec = read_spec(spec_of(tmp_path, SPEC.replace("[space]", OWN)))
     usual, own = spec.each()
-    assert (usual.space, usual.keep, usual.known) == (spec.space, None, [])
+    assert (usual.space, usual.keep, usual.warm_grids) == (spec.space, None, [])
     assert own.space == {**spec.space, "tile_m": 128, "k_depth": [2, 8]}
     assert (own.keep, begun_with(own)[0].tile_n) == (2, 64)
     found = {}

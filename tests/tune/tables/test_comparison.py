@@ -40,7 +40,7 @@ def test_a_mean_is_geometric_and_says_what_it_lacks_and_who_is_behind():
     rows = [cell(512, speedup=2.0), cell(1024, speedup=0.5), cell(2048, speedup=0.995), cell(4096, status="timeout")]
     cublas, cublaslt = means(cells([*rows, cell(512, "cublaslt")]))
     assert cublas.speedup == pytest.approx((2.0 * 0.5 * 0.995) ** (1 / 3))
-    assert (cublas.problems, cublas.asked) == (3, 4)
+    assert (cublas.problems, cublas.total) == (3, 4)
     assert (cublas.worst, cublas.worst_on) == (0.5, "1024x512x512")
     assert cublas.behind == ("1024x512x512",), "an interval that touches 1 is even"
     assert cublaslt.speedup == 1.0

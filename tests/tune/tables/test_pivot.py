@@ -78,7 +78,7 @@ def test_figures_of_other_data_contexts_or_baselines_are_groups_of_their_own():
         ("128 x 64 x 64 bf16, burst, isolated", 1),
     ]
     assert all(group.of(frame_of(rows)).equals(part) for group, part in found)
-    assert [group.place for group, _ in found][:3] == [
+    assert [group.key for group, _ in found][:3] == [
         "64x64x64 burst isolated",
         "64x64x64 burst isolated zeros",
         "64x64x64 burst chained",

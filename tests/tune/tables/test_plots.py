@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from hopper_gemm.tune.tables.ladder import Result, Step
+from hopper_gemm.tune.tables.ladder import MeasuredRung, Result
 from hopper_gemm.tune.tables.pivot import Group
 from hopper_gemm.tune.tables.plots import ladder_bars, png, regret_curves, search_plot, small_multiples
 
@@ -120,8 +120,8 @@ def test_no_bar_and_no_line_of_a_ladder_crosses_a_figure(tmp_path, drawn):
     """Every figure stands right of all bars, of their guides and of cuBLAS, whichever is longest."""
     group = Group(64, 64, 64, "bf16", "kk", False, "normal", "burst", "chained", "cublas")
     results = [Result(group, "ok", "", rate, 785.0, rate / 785, 0.5) for rate in (412.0, 627.0, 791.0)]
-    steps = [Step(f"rung {i}", "", None, {}, (result,)) for i, result in enumerate(results)]
-    ladder_bars([*steps, Step("last", "", None, {}, (Result(group, "illegal"),))], tmp_path / "l.svg", "t")
+    steps = [MeasuredRung(f"rung {i}", "", None, {}, (result,)) for i, result in enumerate(results)]
+    ladder_bars([*steps, MeasuredRung("last", "", None, {}, (Result(group, "illegal"),))], tmp_path / "l.svg", "t")
     (axis,) = drawn[0].axes
     drawn[0].canvas.draw()
     ends = [path.vertices[:, 0].max() for lines in axis.collections for path in lines.get_paths()]

@@ -10,10 +10,10 @@ from operator import getitem
 
 import pytest
 
-from hopper_gemm.lab.pages.index import index, missing
+from docs.generate.pages.index import index
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.tune.study.provenance import checked
-from hopper_gemm.tune.study.reader import Study, read_study
+from hopper_gemm.tune.study.reader import Study, missing, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.conclusion import conclude

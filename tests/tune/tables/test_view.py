@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from docs.generate.pages.sources import read
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import results_root
@@ -35,21 +36,22 @@ def printed(found, width):
     return file.getvalue()
 
 
+@pytest.mark.results
 def test_every_recorded_study_is_numbers_to_pandas_and_fits_80_columns():
     """Also those whose tables are wide: comparisons, ladders, studies with facets."""
     folders = [path for path in sorted(results_root().glob("h200/**")) if path.is_dir() and has_rows(path)]
     assert len(folders) > 20
     for folder in folders:
-        found = view(read_study(folder))
-        read = pd.read_csv(StringIO(found.text("csv")))
-        assert len(read) == len(found.rows) > 0, folder
-        for name in read:
+        found = view(read(folder))
+        table = pd.read_csv(StringIO(found.text("csv")))
+        assert len(table) == len(found.rows) > 0, folder
+        for name in table:
             if name in BY_NAME and BY_NAME[name].kind in ("number", "integer"):
-                assert pd.api.types.is_numeric_dtype(read[name]), (folder, name)
+                assert pd.api.types.is_numeric_dtype(table[name]), (folder, name)
         said = json.loads(found.text("json"))
         assert said["provenance"] == found.study.provenance
         speedups = [float("nan") if one["speedup"] is None else one["speedup"] for one in said["rows"]]
-        assert read["speedup"].tolist() == pytest.approx(speedups, nan_ok=True), folder
+        assert table["speedup"].tolist() == pytest.approx(speedups, nan_ok=True), folder
         assert max(map(len, printed(found, 80).splitlines())) <= 80, folder
 
 

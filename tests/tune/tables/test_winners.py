@@ -34,7 +34,7 @@ def test_each_problem_has_its_winner_and_where_it_came_from(tmp_path):
     first, second, third, fourth = winners(read_study(folder))
     fast, slow = str(resolve(GemmConfig(**FAST))), str(resolve(GemmConfig(**SLOW)))
     assert (first.config, round(first.speedup, 6), first.final, first.trials, first.even) == (fast, 1.04, True, 2, 2)
-    assert (first.found, second.found) == ("known", "search")
+    assert (first.origin, second.origin) == ("known", "search")
     assert (second.config, second.final) == (slow, False)
     assert (third.config, fourth.config) == ("", "")
     publish(folder)

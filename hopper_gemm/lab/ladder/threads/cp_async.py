@@ -38,10 +38,8 @@ class ThreadLoad:
     Args:
         source: global address of this thread's first 16 bytes in the matrix's first tile.
         pitch: bytes from row to row.
-        rows, depth: of the matrix.
         shared: shared address of this thread's first 16 bytes in stage 0, swizzled.
         row, column: this thread's place in a pass.
-        tile_rows, tile_k: of a tile.
         span: elements of a row of the swizzle.
     """
 
@@ -60,7 +58,7 @@ class ThreadLoad:
     def of(
         thread: Int32, matrix: cute.Tensor, shared: cute.Pointer, tile_rows: int, tile_k: int, span: int
     ) -> ThreadLoad:
-        """The copies of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
+        """Return the copies of one of the producer's threads. ``matrix`` is (rows, depth), depth contiguous, 16-bit."""
         across = span * ELEMENT_BYTES // COPY_BYTES
         row, chunk = thread // across, thread % across
         pitch = Int64(matrix.stride[0]) * ELEMENT_BYTES
@@ -105,13 +103,7 @@ class ThreadLoad:
 
 @dataclass(frozen=True)
 class ThreadLoads:
-    """Both operands' copies of one output tile's stages, by the producer's threads.
-
-    Args:
-        ring: the ring to fill.
-        a, b: the operands' loads; that of A may be by TMA.
-        first: true in the warp that issues loads by TMA.
-    """
+    """Both operands' copies of one output tile's stages, by the producer's threads."""
 
     ring: Ring
     a: ThreadLoad | OperandLoad
@@ -143,14 +135,7 @@ class ThreadLoads:
 
 @dataclass(frozen=True)
 class Copying(Bundle):
-    """State of the producer's threads; a stage is announced once its copies have landed.
-
-    Args:
-        state: the next slot to fill.
-        landed: the oldest slot not yet announced.
-        issued: slots filled so far.
-        seen: the observer; it gets no events of stages.
-    """
+    """State of the producer's threads; a stage is announced once its copies have landed."""
 
     state: RingState
     landed: RingState
@@ -166,9 +151,6 @@ class CopyFill:
     stages are in flight at once.
 
     Args:
-        loads: of both operands.
-        lag: stages in flight.
-        peek: probe the next slot early.
         landed: the first slot, in the consumers' phase.
     """
 
@@ -178,12 +160,12 @@ class CopyFill:
     landed: RingState
 
     def start(self, state: RingState, seen: Observer) -> Copying:
-        """State before the first tile."""
+        """Return the state before the first tile."""
         return Copying(state, self.landed, Int32(0), seen)
 
     @cute.jit
     def tile(self, at: Copying, row: Int32, column: Int32, item: Item, number: None) -> Copying:
-        """The load role, for the output tile at a row and column."""
+        """Run the load role for the output tile at a row and column."""
         ring, state, landed, issued = self.loads.ring, at.state, at.landed, at.issued
         passed = Boolean(False)
         for k_tile in cutlass.range(item.k_count, unroll=1):

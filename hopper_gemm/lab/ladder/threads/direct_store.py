@@ -21,10 +21,7 @@ class DirectEpilogue:
     Args:
         target: global address of C's first element.
         pitch: bytes from row to row of C.
-        m, n: of C.
         row, column: this thread's first row and column within 64 rows of the share.
-        width: columns of the share.
-        dtype: element type of C.
         apart: True if rows of C may start anywhere, or end with half a pair: columns are then stored one by one.
     """
 
@@ -40,7 +37,7 @@ class DirectEpilogue:
 
     @staticmethod
     def of(thread: Int32, matrix: cute.Tensor, width: int, dtype: type[cutlass.Numeric], apart: bool) -> DirectEpilogue:
-        """The stores of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
+        """Return the stores of one of a consumer's threads; rows and columns lie as wgmma leaves its accumulators."""
         warp, lane = thread // hopper.WARP_THREADS, thread % hopper.WARP_THREADS
         pitch = Int64(matrix.stride[0]) * (dtype.width // 8)
         m, n = cute.size(matrix, mode=[0]), cute.size(matrix, mode=[1])
@@ -48,7 +45,7 @@ class DirectEpilogue:
         return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, row, column, width, dtype, apart)
 
     def of_tile(self, column: Int32) -> DirectEpilogue:
-        """The epilogue of a tile: nothing is read for it."""
+        """Return the epilogue unchanged: a tile needs no reads."""
         return self
 
     def wait_reads(self, pending: int) -> None:
@@ -80,8 +77,8 @@ class DirectEpilogue:
                     at = self.target + Int64(at_row) * self.pitch + Int64(at_column) * (self.dtype.width // 8)
                     inside = Boolean((at_row < self.m) & (at_column < self.n))
                     if cutlass.const_expr(self.apart):
-                        for one in cutlass.range_constexpr(2):
-                            self._store_column(at, one, words, half, inside & (at_column + one < self.n))
+                        for offset in cutlass.range_constexpr(2):
+                            self._store_column(at, offset, words, half, inside & (at_column + offset < self.n))
                     elif cutlass.const_expr(self.dtype.width == 16):
                         inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[at, words[half]], predicate=inside)
                     else:

@@ -1,4 +1,4 @@
-"""The libraries that a kernel of ours is compared with, each optional but cuBLAS."""
+"""Libraries that our kernel is compared with; all but cuBLAS are optional."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopper_gemm.tune.registry import load
 
 
 class Baselines(dict[str, Baseline]):
-    """Baselines by name; one that a package above this one adds is imported when it is first asked for."""
+    """Baselines by name; a baseline that a higher package registers is imported at its first use."""
 
     def __contains__(self, name: object) -> bool:
         load()
@@ -26,11 +26,11 @@ class Baselines(dict[str, Baseline]):
         return self[name]
 
 
-BASELINES = Baselines({one.name: one for one in (Cublas(), CublasLt(), Heuristics(), Triton(), Quack())})
+BASELINES = Baselines({baseline.name: baseline for baseline in (Cublas(), CublasLt(), Heuristics(), Triton(), Quack())})
 """Baselines by name, in the order of a table's columns."""
 
 
 def missing(names: Iterable[str]) -> dict[str, str]:
-    """The named baselines that cannot run here, each with the reason."""
+    """Return the named baselines that cannot run here, each with the reason."""
     reasons = {name: BASELINES[name].missing() for name in names}
     return {name: reason for name, reason in reasons.items() if reason is not None}

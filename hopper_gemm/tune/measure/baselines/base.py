@@ -12,18 +12,19 @@ from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 
 class BaselineError(RuntimeError):
-    """A baseline has nothing that runs the problem; the message says why."""
+    """A baseline cannot run the problem; the message says why."""
 
 
 @dataclass(frozen=True)
 class Care:
-    """Care with which the fastest of a baseline's candidates is found.
+    """Effort of the search for the fastest of a baseline's candidates.
 
     Args:
         near: candidates that take longer than this times the shortest are not timed further.
-        varied: candidates of which variants are tried.
-        semifinalists: that are timed in several short bursts, of as many rounds as ``short_rounds``.
-        finalists: that are timed in bursts as long as the comparison's, of as many rounds as ``rounds``.
+        varied: number of candidates of which variants are tried.
+        semifinalists: number of candidates that are timed in short bursts, ``short_rounds`` times.
+        finalists: number of candidates that are timed in bursts as long as the comparison's, ``rounds`` times.
+        short_rounds, rounds: numbers of rounds.
     """
 
     near: float = 1.3
@@ -35,22 +36,22 @@ class Care:
 
 
 def written(operands: MatrixSet) -> torch.Tensor:
-    """The matrix that a baseline writes unless it says otherwise."""
+    """Return the default output matrix of a baseline."""
     return operands.theirs
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way in which a baseline can run a problem.
+    """An algorithm by which a baseline can run a problem.
 
     Args:
         launch: runs it on a set of matrices, on torch's current stream.
-        label: what tells it from the baseline's others, in the baseline's own words; empty where it has only one.
-        recipe: text that makes it again in another process, by :meth:`Baseline.restore`; empty where the baseline has
-            only one candidate.
-        product: where the last launch on a set has left its product.
-        seeded: whether it is timed to the end, however it does in the first rounds.
-        variants: others like it, to be tried where it is near the fastest.
+        label: distinguishes it from the baseline's other candidates, in the baseline's own words; empty if it is the
+            only candidate.
+        recipe: text from which :meth:`Baseline.restore` makes it in another process; empty for an only candidate.
+        product: returns the product of the last launch on a set.
+        seeded: True if it stays in the search to the end, whatever its first times.
+        variants: makes similar candidates, which are tried if this one is near the fastest.
     """
 
     launch: Launch
@@ -62,33 +63,33 @@ class Candidate:
 
 
 class Baseline:
-    """A library that multiplies matrices, and how it is asked.
+    """A library that multiplies matrices.
 
-    Where it offers several ways, all are candidates, and our clock chooses among them, not the library: see
+    All of its algorithms are candidates; our clock chooses among them, not the library: see
     :mod:`hopper_gemm.tune.measure.baselines.choose`.
     """
 
     name: str
-    """On the command line and in results."""
+    """Name on the command line and in results."""
 
     seconds: float
     """Allowance for making the candidates of a problem and choosing among them."""
 
     care: Care = Care()
-    """How the fastest is found."""
+    """Effort of the search for the fastest candidate."""
 
     def missing(self) -> str | None:
-        """The reason for which it cannot be asked here, with the fix; None where it can."""
+        """Return why the baseline cannot run here, with the fix; None if it can."""
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Every way in which it can run the problem; at least one.
+        """Return every candidate for the problem; at least one.
 
         Raises:
-            BaselineError: it cannot run the problem.
+            BaselineError: the library cannot run the problem.
         """
         raise NotImplementedError
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
-        """The candidate that a recipe is of, for a workload of the same problem; the first where there is only one."""
+        """Return the candidate of a recipe, for a workload of the same problem; by default the only candidate."""
         return self.candidates(workload)[0]

@@ -1,8 +1,11 @@
 """Choice among a baseline's candidates: the fastest by our own clock.
 
-All are run once, and so are variants of the fastest; those near the fastest are timed in a short burst; the best of
-these in several; the best few of them again, longer, in alternation, in the regime and the context that are asked
-about. The same care that a sweep of ours takes, and as many looks.
+1. All candidates are run once, and so are variants of the fastest.
+2. Candidates near the fastest are timed in a short burst.
+3. The best of these are timed in several short bursts.
+4. The finalists are timed in alternation, in longer bursts, in the regime and the context of the comparison.
+
+A sweep of our own configs takes the same care, with as many looks.
 """
 
 from __future__ import annotations
@@ -25,19 +28,19 @@ USUAL = Care()
 
 SHORT = Burst(rest=0.005, warm=0.002, timed=0.002)
 LONGER = Burst()
-"""Bursts as long as those of the comparison: where 5 ms were timed, in three rounds, the choice lost to torch.mm by
-3 % at 8192 x 4096 x 14336."""
+"""Bursts as long as those of the comparison: with three rounds of 5 ms, the choice lost to torch.mm by 3 % at
+8192 x 4096 x 14336."""
 SETTLED = Steady(settle=0.8, window=0.5, slice=0.5)
 
 KEPT_WITHIN = 0.02
-"""Finalists that lie no further behind the fastest are those among which other processes choose again."""
+"""Other processes choose again among the finalists that lie no further behind the fastest."""
 
 GLANCED = 16
-"""Sets of matrices, at most, that a first look takes."""
+"""The most sets of matrices that a first look takes."""
 
 REL_ERR_MAX = 1e-2
-"""Relative error that a baseline may have: several times the rounding of its output, since a library may round partial
-sums too; a wrong product is off by about 1."""
+"""The largest relative error of a baseline: several times the rounding of its output, because a library may round
+partial sums too; a wrong product is off by about 1."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Chosen:
     """The choice among a baseline's candidates.
 
     Args:
-        candidate: the fastest.
-        of: how many candidates there were.
+        candidate: the fastest candidate.
+        of: number of candidates.
         rel_err: relative Frobenius error of its product against fp32.
-        finalists: those among which another process chooses by :func:`choose_again`, the fastest first.
+        finalists: candidates among which another process chooses by :func:`choose_again`, the fastest first.
     """
 
     candidate: Candidate
@@ -58,13 +61,13 @@ class Chosen:
 
 
 class Stopwatch:
-    """Timings that tell candidates apart, on the GPU. Times are seconds or microseconds: only their order counts.
+    """Times candidates on the GPU. Times are seconds or microseconds: only their order counts.
 
     Args:
         workload: the problem's matrices.
-        protocol: its type says which regime is asked about.
-        timer: of the GPU.
-        arm: makes a side from a launch and its rough seconds, in the context that is asked about.
+        protocol: protocol of the comparison; its type gives the regime.
+        timer: timer of the GPU.
+        arm: makes an arm from a launch and its rough seconds, in the context of the comparison.
     """
 
     def __init__(
@@ -76,28 +79,28 @@ class Stopwatch:
         self._arms: dict[int, Arm] = {}
 
     def glance(self, candidate: Candidate) -> float:
-        """Launched one by one, roughly; raises where the candidate does not run."""
+        """Return rough seconds of a launch, launched one by one; raise if the candidate does not run."""
         try:
             seconds = seconds_per_launch(candidate.launch, self._workload.sets[:GLANCED])
         except Exception:
-            with suppress(RuntimeError):  # torch reports a refused launch with its own next one: let that be this
+            with suppress(RuntimeError):  # torch reports a refused launch at its own next launch: take the report here
                 torch.zeros(1, device="cuda")
             raise
         self._seconds[id(candidate)] = seconds
         return seconds
 
     def short(self, candidate: Candidate) -> float:
-        """One short burst."""
+        """Time a short burst."""
         return self._time(self._arm(candidate.launch, self._seconds[id(candidate)]), SHORT)
 
     def again(self, candidate: Candidate) -> float:
-        """One longer burst, or a stretch of steady state; the graphs are kept for the next round."""
+        """Time a longer burst, or a window of steady state; the graphs are kept for the next round."""
         if id(candidate) not in self._arms:
             self._arms[id(candidate)] = self._arm(candidate.launch, self._seconds[id(candidate)])
         return self._time(self._arms[id(candidate)], self._long)
 
     def rel_err(self, candidate: Candidate) -> float:
-        """Relative error of the first set's product; NaN where elements are missing."""
+        """Return the relative error of the first set's product; NaN if elements are missing."""
         first = self._workload.sets[0]
         poison(first.theirs)
         candidate.launch(first)
@@ -109,79 +112,79 @@ class Stopwatch:
 
 
 def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """The fastest candidate whose product is right.
+    """Return the fastest candidate whose product is right.
 
     Args:
-        candidates: of one baseline, for one problem.
+        candidates: candidates of a baseline for a problem.
         watch: times them.
-        care: how often.
+        care: effort of the search.
 
     Raises:
-        BaselineError: none of them runs and is right; the message has the first one's reason.
+        BaselineError: no candidate runs and is right; the message has the reason of the first.
     """
     failed: list[str] = []
-    everyone = list(candidates)
-    ranked = everyone
-    if len(everyone) > 1:
-        glances = _timed(everyone, watch.glance, failed)
-        known = {one.recipe for one in everyone}
-        others = (other for one, _ in glances[: care.varied] for other in one.variants())
-        varied = list({other.recipe: other for other in others if other.recipe not in known}.values())
-        everyone += varied
+    tried = list(candidates)
+    ranked = tried
+    if len(tried) > 1:
+        glances = _timed(tried, watch.glance, failed)
+        recipes = {candidate.recipe for candidate in tried}
+        variants = (variant for candidate, _ in glances[: care.varied] for variant in candidate.variants())
+        varied = list({variant.recipe: variant for variant in variants if variant.recipe not in recipes}.values())
+        tried += varied
         glances = sorted(glances + _timed(varied, watch.glance, failed), key=lambda pair: pair[1])
-        near = [one for one, seconds in glances if one.seeded or seconds <= care.near * glances[0][1]]
-        once = [one for one, _ in _timed(near, watch.short, failed)]
-        some = [one for place, one in enumerate(once) if one.seeded or place < care.semifinalists]
-        ranked = [one for one, _ in _timed(some, watch.short, failed, care.short_rounds)]
-    return _final(ranked, len(everyone), watch, failed, care)
+        near = [candidate for candidate, seconds in glances if candidate.seeded or seconds <= care.near * glances[0][1]]
+        once = [candidate for candidate, _ in _timed(near, watch.short, failed)]
+        semifinal = [candidate for rank, candidate in enumerate(once) if candidate.seeded or rank < care.semifinalists]
+        ranked = [candidate for candidate, _ in _timed(semifinal, watch.short, failed, care.short_rounds)]
+    return _final(ranked, len(tried), watch, failed, care)
 
 
 def choose_again(finalists: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """The fastest of the finalists of another process, by the same last round; nothing is searched.
+    """Return the fastest of the finalists of another process, by the last round of :func:`choose` alone.
 
     Args:
-        finalists: restored from the recipes of :attr:`Chosen.finalists`.
+        finalists: candidates restored from the recipes of :attr:`Chosen.finalists`.
         watch: times them.
-        care: how often.
+        care: effort of the search.
 
     Raises:
         BaselineError: as :func:`choose`.
     """
     failed: list[str] = []
-    able = [one for one, _ in _timed(finalists, watch.glance, failed)]
-    return _final(able, len(finalists), watch, failed, care)
+    runnable = [candidate for candidate, _ in _timed(finalists, watch.glance, failed)]
+    return _final(runnable, len(finalists), watch, failed, care)
 
 
 def _final(ranked: Sequence[Candidate], of: int, watch: Stopwatch, failed: list[str], care: Care = USUAL) -> Chosen:
-    """The last round: the first candidates whose products are right, and the seeded ones, timed as often as a
-    comparison times them."""
+    """Time the finalists, the first candidates whose products are right and the seeded ones, and choose the fastest."""
     errors: dict[int, float] = {}
     finalists: list[Candidate] = []
-    for one in ranked:
-        if len(finalists) >= care.finalists and not one.seeded:
+    for candidate in ranked:
+        if len(finalists) >= care.finalists and not candidate.seeded:
             continue
         try:
-            rel_err = watch.rel_err(one)
+            rel_err = watch.rel_err(candidate)
         except Exception as error:
-            failed.append(f"{one.label}: {error}")
+            failed.append(f"{candidate.label}: {error}")
             continue
         if rel_err <= REL_ERR_MAX:
-            finalists.append(one)
-            errors[id(one)] = rel_err
+            finalists.append(candidate)
+            errors[id(candidate)] = rel_err
         else:
-            failed.append(f"{one.label or 'its product'} is wrong, relative error {rel_err:.2e}")
+            failed.append(f"{candidate.label or 'its product'} is wrong, relative error {rel_err:.2e}")
     if not finalists:
         raise BaselineError(f"none of {of} candidates runs and is right: {failed[0]}")
     timed = [(finalists[0], 0.0)] if len(finalists) == 1 else _timed(finalists, watch.again, failed, care.rounds)
     best, least = timed[0]
-    kept = tuple(one for one, time in timed if one.seeded or time <= (1 + KEPT_WITHIN) * least)
+    kept = tuple(candidate for candidate, time in timed if candidate.seeded or time <= (1 + KEPT_WITHIN) * least)
     return Chosen(best, of, errors[id(best)], kept)
 
 
 def _timed(
     candidates: Sequence[Candidate], time: Callable[[Candidate], float], failed: list[str], rounds: int = 1
 ) -> list[tuple[Candidate, float]]:
-    """Candidates that run, the shortest median of the rounds first; reasons of the others are added to ``failed``."""
+    """Return the candidates that run with their median times, the shortest first; add the reasons of the others to
+    ``failed``."""
     times: dict[int, list[float]] = {number: [] for number in range(len(candidates))}
     for _ in range(rounds):
         for number in list(times):

@@ -1,11 +1,10 @@
-"""cuBLAS: what torch.mm runs, and cuBLASLt's algorithms timed by our clock, those that its heuristic offers and those
-that can be put together.
+"""cuBLAS: torch.mm, and cuBLASLt's algorithms timed by our clock, from its heuristic and from its attributes.
 
-torch.mm runs the first of one list of the heuristic. The list depends on the workspace that is granted and on how the
-product is asked for, though the matrices lie in memory in the same way: as C = A B with a row-major C, or as
-C^T = B^T A^T with a column-major one, as torch does. Both are asked, with several workspaces. Beside the lists stand
-all tiles of all algorithm ids as far as the library would run them; what is near the fastest is tried with other
-clusters, options, orders of tiles and splits of k too.
+torch.mm runs the first algorithm of a list of the heuristic. The list depends on the workspace and on the form of the
+request, though the matrices lie in memory in the same way: C = A B with a row-major C, or C^T = B^T A^T with a
+column-major C, as torch requests it. Both forms are requested, with several workspaces. Beside the lists stand all
+tiles of all algorithm ids that the library would run; algorithms near the fastest are also tried with other clusters,
+options, orders of tiles and splits of k.
 """
 
 from __future__ import annotations
@@ -32,35 +31,35 @@ from hopper_gemm.tune.measure.baselines.cublaslt_api import (
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 COUNT = 100
-"""Algorithms asked for in each order, with each workspace; the library gives fewer where it has no more."""
+"""Algorithms requested in each order, with each workspace; the library may return fewer."""
 
 WORKSPACE_BYTES = tuple(size * 2**20 for size in (0, 4, 32, 64, 256))
-"""cuBLAS takes 32 MiB on Hopper by itself; more is room for split-K, and less may change the order of the list."""
+"""cuBLAS takes 32 MiB on Hopper by default; more allows split-K, and less may change the order of the list."""
 
 HEURISTICS, TORCH_WORKSPACE_BYTES = 64, 32 * 2**20
-"""Algorithms that :class:`Heuristics` asks for, and the workspace of torch on Hopper."""
+"""Algorithms that :class:`Heuristics` requests, and the workspace of torch on Hopper."""
 
 ORDERS = ("AB", "BA")
-"""``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm asks."""
+"""``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm requests it."""
 
 TORCH = "torch.mm"
-"""Recipe and label of what torch would run. It is among the candidates to the end, so that the best is never behind it
-by choice."""
+"""Recipe and label of torch's own kernel. It stays among the candidates to the end, so that the choice is never slower
+than torch.mm."""
 
 GLANCE_SECONDS, GLANCES_MOST = 20.0, 1500
-"""Time and number of first looks at algorithms that are not from a heuristic."""
+"""Time and number of first looks at algorithms that no heuristic listed."""
 
 SPLITS = (2, 3, 4, 6, 8, 16)
 
 
 class Cublas(Baseline):
-    """torch.mm: cuBLAS with the kernel that its own heuristic takes. What a user of PyTorch has."""
+    """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it."""
 
     name = "cublas"
     seconds = 30.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """The one that torch runs."""
+        """Return torch.mm alone."""
         return (Candidate(cublas_launch),)
 
 
@@ -68,7 +67,7 @@ class CublasLt(Baseline):
     """The best of cuBLASLt's algorithms.
 
     Args:
-        find: gives the library; that of the process by default.
+        find: returns the library; by default the one that the process has loaded.
     """
 
     name = "cublaslt"
@@ -78,7 +77,7 @@ class CublasLt(Baseline):
         self._find = find
 
     def missing(self) -> str | None:
-        """Say why the library cannot be loaded; None where it can."""
+        """Return why the library cannot be loaded; None if it can."""
         try:
             self._find()
         except (OSError, AttributeError) as error:
@@ -86,8 +85,8 @@ class CublasLt(Baseline):
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """torch.mm, every algorithm of both orders' lists, and a share of those that can be put together, so many as
-        can be looked at."""
+        """Return torch.mm, every algorithm of both orders' lists, and as many of the other legal algorithms as there is
+        time for a first look at."""
         listed: dict[str, Candidate] = {}
         others: dict[str, Candidate] = {}
         refusals: list[str] = []
@@ -105,12 +104,12 @@ class CublasLt(Baseline):
                 refusals.append(f"{order}: {error}")
         if not listed and not others:
             raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
-        more = [candidate for recipe, candidate in others.items() if recipe not in listed]
-        step = -(-len(more) // _glances(workload.problem)) or 1
-        return [_TORCH, *listed.values(), *more[::step]]
+        unlisted = [candidate for recipe, candidate in others.items() if recipe not in listed]
+        step = -(-len(unlisted) // _glances(workload.problem)) or 1
+        return [_TORCH, *listed.values(), *unlisted[::step]]
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
-        """The algorithm of a recipe."""
+        """Return the algorithm of a recipe."""
         if recipe == TORCH:
             return _TORCH
         order, _, text = recipe.partition(":")
@@ -127,26 +126,26 @@ class CublasLt(Baseline):
         return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
 
     def _tiles(self, plan: Plan, offered: Set[int | None]) -> Iterator[Algo]:
-        """Tiles of every algorithm id with nothing else chosen: of those that the heuristic offers with every depth and
-        several clusters, of others with a few depths."""
-        found = self._find()
+        """Yield the tiles of every algorithm id with default attributes: of ids that the heuristic offers with every
+        depth and several clusters, of others with a few depths."""
+        cublaslt = self._find()
         for algo in plan.ids():
-            tiles, stages = (found.capability(algo, name) or [0] for name in ("tile", "stages"))
+            tiles, stages = (cublaslt.capability(algo, name) or [0] for name in ("tile", "stages"))
             clusters: Sequence[int] = CLUSTERS[:4]
-            if found.algo_fields(algo).get("id") not in offered:
+            if cublaslt.algo_fields(algo).get("id") not in offered:
                 stages, clusters = stages[:: max(1, len(stages) // 4)], CLUSTERS[:1]
             choices = {"tile": tiles, "stages": stages, "cluster": clusters}
             yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
 
     def _variants(self, plan: Plan, algo: Algo) -> Iterator[Algo]:
-        """An algorithm with other clusters, options and orders of tiles; and with k split."""
-        found = self._find()
+        """Yield an algorithm with other clusters, options and orders of tiles; and with k split."""
+        cublaslt = self._find()
         options, swizzles, splits = (
-            max(found.capability(algo, name), default=0) for name in ("custom", "swizzle", "split_k")
+            max(cublaslt.capability(algo, name), default=0) for name in ("custom", "swizzle", "split_k")
         )
         choices = {"cluster": CLUSTERS, "custom": range(min(options, 15) + 1), "swizzle": range(min(swizzles, 1) + 1)}
         yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
-        if splits and any(schemes & REDUCED_IN_FP32 for schemes in found.capability(algo, "reduction")):
+        if splits and any(schemes & REDUCED_IN_FP32 for schemes in cublaslt.capability(algo, "reduction")):
             split = {"split_k": SPLITS, "reduction": (REDUCED_IN_FP32,)}
             yield from plan.legal(algo, split, WORKSPACE_BYTES[-1])
 
@@ -172,32 +171,31 @@ _TORCH = Candidate(cublas_launch, TORCH, TORCH, seeded=True)
 
 
 def _recipe(order: str, algo: Algo) -> str:
-    """One of :data:`ORDERS`, and the library's 64 bytes in hexadecimal, valid for its version alone."""
+    """Return the order, and the library's 64 bytes in hexadecimal, which are valid for its version alone."""
     return f"{order}:{bytes(algo).hex()}"
 
 
 class Heuristics(CublasLt):
-    """The best of one heuristic list of cuBLASLt, and torch.mm itself: what a program finds that asks the library once
-    and times what it offers. Chosen with less care than the best of all algorithms."""
+    """The best of one heuristic list of cuBLASLt, torch.mm included: the result of a program that requests one list and
+    times it. The choice takes less effort than that among all algorithms."""
 
     name = "heuristics"
     seconds = 60.0
     care = Care(near=1.1, varied=0, semifinalists=8, finalists=3, rounds=3)
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """torch.mm, and the list that it takes its own kernel from: 64 at most, in torch's order and with the workspace
-        that torch grants."""
+        """Return torch.mm, and the list that it takes its own kernel from: at most 64 algorithms, in torch's order and
+        with torch's workspace."""
         try:
             plan, workspace = self._plan("BA", workload), _workspace()
             listed = [result.algo for result in plan.heuristics(TORCH_WORKSPACE_BYTES, HEURISTICS)]
         except CublasLtError as error:
             raise BaselineError(f"cuBLASLt has no algorithm: {error}") from None
-        found = (self._candidate("BA", plan, algo, workspace) for algo in listed)
-        return [Candidate(cublas_launch, TORCH, TORCH, seeded=True), *found]
+        return [_TORCH, *(self._candidate("BA", plan, algo, workspace) for algo in listed)]
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
-    """The algorithms that the library offers, workspace by workspace."""
+    """Yield the algorithms that the library offers, workspace by workspace."""
     for size in WORKSPACE_BYTES:
         try:
             yield from (result.algo for result in plan.heuristics(size, COUNT))
@@ -206,13 +204,13 @@ def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
 
 
 def _glances(problem: GemmProblem) -> int:
-    """Algorithms beside the heuristics' that are looked at, three launches each."""
+    """Return the number of unlisted algorithms that get a first look, three launches each."""
     seconds = problem.flop / 6e14 + problem.bytes / 3e12 + 1e-5
     return min(GLANCES_MOST, max(100, int(GLANCE_SECONDS / (3 * seconds))))
 
 
 def _layout(matrix: torch.Tensor) -> Layout:
-    """A matrix as it lies: by rows, unless its columns are what is contiguous."""
+    """Return a matrix's layout in memory: row-major, unless its columns are contiguous."""
     rows, cols = matrix.shape
     if matrix.stride(1) == 1:
         return Layout(rows, cols, matrix.stride(0), ROW_MAJOR)
@@ -220,12 +218,12 @@ def _layout(matrix: torch.Tensor) -> Layout:
 
 
 def _transposed(layout: Layout) -> Layout:
-    """The same memory, read as the transpose."""
+    """Return the same memory, read as the transpose."""
     return Layout(layout.cols, layout.rows, layout.pitch, 1 - layout.order)
 
 
 def _by_columns(layout: Layout) -> tuple[Layout, bool]:
-    """The same memory as a column-major matrix, and whether that is the transpose of the one meant."""
+    """Return the same memory as a column-major matrix, and True if that is the transpose of the matrix meant."""
     return (layout, False) if layout.order == COLUMN_MAJOR else (_transposed(layout), True)
 
 

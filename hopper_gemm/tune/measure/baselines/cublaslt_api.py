@@ -1,4 +1,4 @@
-"""The part of cuBLASLt's C interface that one matrix product needs, by ctypes on the library that torch brings.
+"""The part of cuBLASLt's C interface that a matrix product needs, by ctypes on the library that torch brings.
 
 Names, numbers and sizes are those of ``cublasLt.h`` (CUDA 12 and 13; enums by value). Every call is checked.
 """
@@ -52,7 +52,7 @@ REDUCED_IN_FP32 = 2
 """``CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE``: what the heuristics take for a split k."""
 
 IDS = 100
-"""Ids of algorithms asked for; the library gives fewer where it has no more."""
+"""Ids of algorithms requested; the library may return fewer."""
 
 STATUSES = {
     1: "not initialised",
@@ -154,7 +154,8 @@ class Library:
             raise CublasLtError(f"{name}: {STATUSES.get(status, 'unknown status')} ({status})")
 
     def algo_fields(self, algo: Algo) -> dict[str, int]:
-        """An algorithm's attributes by the names of :data:`ALGO_FIELDS`; those that it does not tell are left out."""
+        """Return an algorithm's attributes by the names of :data:`ALGO_FIELDS`, without those that it does not
+        report."""
         fields = {}
         for name, (attribute, kind) in ALGO_FIELDS.items():
             value, written = kind(), c_size_t()
@@ -164,23 +165,23 @@ class Library:
         return fields
 
     def capability(self, algo: Algo, name: str) -> list[int]:
-        """A capability of :data:`CAPABILITIES` of an algorithm's id; empty where the library does not tell."""
-        ask, size = self._shared.cublasLtMatmulAlgoCapGetAttribute, c_size_t()
-        if ask(byref(algo), CAPABILITIES[name], None, 0, byref(size)):
+        """Return a capability of :data:`CAPABILITIES` of an algorithm's id; empty if the library does not report it."""
+        get, size = self._shared.cublasLtMatmulAlgoCapGetAttribute, c_size_t()
+        if get(byref(algo), CAPABILITIES[name], None, 0, byref(size)):
             return []
         values = (c_uint32 * (size.value // ctypes.sizeof(c_uint32)))()
-        return [] if ask(byref(algo), CAPABILITIES[name], values, size, byref(size)) else list(values)
+        return [] if get(byref(algo), CAPABILITIES[name], values, size, byref(size)) else list(values)
 
 
 class Plan:
-    """A described product: its descriptors live as long as this does.
+    """A product's descriptors, which live as long as this object.
 
     Args:
-        library: whose.
-        handle: its.
+        library: the loaded library.
+        handle: handle of the library.
         dtypes: names of :data:`TYPES`, of A, B and D.
-        layouts: of the same.
-        transposed: whether A and B are.
+        layouts: layouts of A, B and D.
+        transposed: True for A and B if they are transposed.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Plan:
         self._library, self._handle = library, handle
         self._freed_with_self: list[tuple[str, c_void_p]] = []
         weakref.finalize(self, _free, library, self._freed_with_self).atexit = False
-        self._one, self._zero = c_float(1.0), c_float(0.0)
+        self._alpha, self._beta = c_float(1.0), c_float(0.0)
         left, right, out = (TYPES[dtype] for dtype in dtypes)
         self._types = COMPUTE_32F, TYPES["fp32"], left, right, out, out
         self._desc = self._made("cublasLtMatmulDesc", COMPUTE_32F, TYPES["fp32"])
@@ -203,14 +204,14 @@ class Plan:
         self._layouts = [self._layout(dtype, layout) for dtype, layout in zip(dtypes, layouts, strict=True)]
 
     def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
-        """Up to so many algorithms, as the library ranks them.
+        """Return the algorithms of the library's heuristic, as it ranks them.
 
         Args:
-            workspace_bytes: the most that an algorithm may use.
-            count: the most that are asked for.
+            workspace_bytes: most workspace of an algorithm.
+            count: most algorithms.
 
         Raises:
-            CublasLtError: none fits.
+            CublasLtError: no algorithm fits.
         """
         preference = self._made("cublasLtMatmulPreference")
         self._set("cublasLtMatmulPreference", preference, PREFERENCE_WORKSPACE, c_uint64(workspace_bytes))
@@ -221,15 +222,15 @@ class Plan:
         return [result for result in results[: returned.value] if result.state == 0]
 
     def ids(self) -> list[Algo]:
-        """An algorithm of each id that the library has for these types, its attributes not chosen yet.
+        """Return an algorithm of each id that the library has for these types, with default attributes.
 
         Raises:
             CublasLtError: the library lists no ids.
         """
-        numbers, found = (c_int * IDS)(), c_int()
-        self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(found))
+        numbers, count = (c_int * IDS)(), c_int()
+        self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(count))
         made = []
-        for number in numbers[: found.value]:
+        for number in numbers[: count.value]:
             algo = Algo()
             with contextlib.suppress(CublasLtError):
                 self._library.call("cublasLtMatmulAlgoInit", self._handle, *self._types, number, byref(algo))
@@ -237,12 +238,12 @@ class Plan:
         return made
 
     def legal(self, algo: Algo, choices: Mapping[str, Sequence[int]], workspace_bytes: int) -> Iterator[Algo]:
-        """The algorithm with every combination of attributes that the library says it would run.
+        """Yield an algorithm with every combination of attributes that the library accepts.
 
         Args:
-            algo: gives the other attributes.
-            choices: by the names of :data:`ALGO_FIELDS`.
-            workspace_bytes: the most that an algorithm may use.
+            algo: algorithm that gives the other attributes.
+            choices: values by the names of :data:`ALGO_FIELDS`.
+            workspace_bytes: most workspace of an algorithm.
         """
         a, b, d = self._layouts
         for values in product(*choices.values()):
@@ -252,8 +253,8 @@ class Plan:
                     attribute, kind = ALGO_FIELDS[name]
                     arguments = (byref(made), attribute, byref(kind(number)), ctypes.sizeof(kind))
                     self._library.call("cublasLtMatmulAlgoConfigSetAttribute", *arguments)
-                about = (self._handle, self._desc, a, b, d, d)
-                self._library.call("cublasLtMatmulAlgoCheck", *about, byref(made), byref(result))
+                product_arguments = (self._handle, self._desc, a, b, d, d)
+                self._library.call("cublasLtMatmulAlgoCheck", *product_arguments, byref(made), byref(result))
                 if result.state == 0 and result.workspace_bytes <= workspace_bytes:
                     yield made
 
@@ -261,16 +262,16 @@ class Plan:
         """Launch an algorithm.
 
         Args:
-            algo: of :meth:`heuristics`.
+            algo: algorithm of :meth:`heuristics` or :meth:`legal`.
             a, b, d: device addresses.
             workspace: device address, aligned to 256 bytes.
-            workspace_bytes: its size.
+            workspace_bytes: size of the workspace.
             stream: a ``cudaStream_t``.
         """
         layout_a, layout_b, layout_d = self._layouts
-        sides = byref(self._one), a, layout_a, b, layout_b, byref(self._zero), d, layout_d, d, layout_d
-        more = byref(algo), workspace, workspace_bytes, stream
-        self._library.call("cublasLtMatmul", self._handle, self._desc, *sides, *more)
+        sides = byref(self._alpha), a, layout_a, b, layout_b, byref(self._beta), d, layout_d, d, layout_d
+        algo_arguments = byref(algo), workspace, workspace_bytes, stream
+        self._library.call("cublasLtMatmul", self._handle, self._desc, *sides, *algo_arguments)
 
     def _layout(self, dtype: str, layout: Layout) -> c_void_p:
         made = self._made("cublasLtMatrixLayout", TYPES[dtype], layout.rows, layout.cols, layout.pitch)
@@ -321,10 +322,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def library() -> Library:
-    """The library that torch uses in this process, else one that the loader finds.
+    """Return the library that torch uses in this process, else the one that the loader finds.
 
     Raises:
-        OSError: there is none.
+        OSError: no library is found.
     """
     return Library(load(_mapped(MAPS.read_text() if MAPS.is_file() else "")))
 
@@ -334,7 +335,7 @@ def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
 
     Args:
         mapped: file that the process has loaded already, if any.
-        dll: what loads.
+        dll: loads a file.
 
     Raises:
         OSError: none of the known names can be loaded.
@@ -348,6 +349,6 @@ def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
 
 
 def _mapped(maps: str) -> str | None:
-    """The library's file among the files that a process has mapped, in the form of ``/proc/self/maps``."""
+    """Return the library's file among the files that a process has mapped, in the form of ``/proc/self/maps``."""
     paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if "libcublasLt.so" in line)
     return next((path for path in paths if not path.endswith("(deleted)")), None)

@@ -1,5 +1,5 @@
-"""The name of the kernel that a baseline runs. For a process of its own: the profiler slows what its process launches
-later."""
+"""The name of the kernel that a baseline runs. It is found in a process of its own: the profiler slows later launches
+of its process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ UNKNOWN = "unknown"
 
 
 def baseline_kernel(point: Point, recipe: str = "") -> str:
-    """Name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
+    """Return the name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
 
     Args:
-        point: names problem and baseline.
-        recipe: of the outcome of measuring it.
+        point: point that gives problem and baseline.
+        recipe: recipe of the measurement's outcome.
     """
     torch.cuda.empty_cache()
     workload = make_workload(point.problem, l2_bytes=0)

@@ -1,4 +1,4 @@
-"""Kernels of other projects, where they are installed: each tunes itself as it is made to."""
+"""Kernels of other projects, if they are installed; each is tuned by its own autotuner."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Triton(Baseline):
     seconds = 420.0
 
     def missing(self) -> str | None:
-        """Say how to install Triton; None where it is installed."""
+        """Return how to install Triton; None if it is installed."""
         return None if find_spec("triton") else "triton is not installed; pip install triton"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """The one that torch.compile's tuning takes, for an output of the operands' type.
+        """Return the kernel that torch.compile's tuning takes, for an output of the operands' type.
 
-        The compiled function makes its output: told to write into one it would add a copy. The outputs of as many
-        launches as there are sets of matrices are kept, so that a launch writes where nothing is in the L2.
+        The compiled function allocates its output: an output argument would add a copy. The last output of each set of
+        matrices is kept, so that a launch writes where nothing is in the L2.
         """
         _refuse_wider(self.name, workload)
         torch._dynamo.reset()
-        known = set(torch._inductor.list_options())
-        options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in known}
+        supported = set(torch._inductor.list_options())
+        options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in supported}
         compiled = torch.compile(_product, dynamic=False, fullgraph=True, options=options)
         outputs: dict[int, torch.Tensor] = {}
 
@@ -60,7 +60,7 @@ class Quack(Baseline):
     seconds = 600.0
 
     def missing(self) -> str | None:
-        """Say what is wrong with the installation; None where it agrees with the DSL."""
+        """Return what is wrong with the installation; None if it agrees with the DSL."""
         if find_spec("quack") is None:
             return "quack is not installed; pip install quack-kernels"
         try:
@@ -70,7 +70,7 @@ class Quack(Baseline):
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """The one that its autotuner takes at the first launch, for an output of the operands' type."""
+        """Return the kernel that quack's autotuner takes at the first launch, for an output of the operands' type."""
         _refuse_wider(self.name, workload)
         gemm = _quack_gemm()
 
@@ -84,7 +84,8 @@ class Quack(Baseline):
 
 @contextmanager
 def _children_allowed() -> Iterator[None]:
-    """quack compiles in processes of its own, which multiprocessing refuses to daemons, as measuring children are."""
+    """Permit child processes: quack compiles in processes, which multiprocessing refuses to daemons such as measuring
+    children."""
     config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     before = config.get("daemon")
     config["daemon"] = False
@@ -95,7 +96,7 @@ def _children_allowed() -> Iterator[None]:
 
 
 def _refuse_wider(name: str, workload: Workload) -> None:
-    """Peers are asked as their users ask them, for an output of the operands' type."""
+    """Raise a BaselineError if the output is wider than the operands: peers are called as their users call them."""
     operands, out = types_of(workload.problem.dtype)
     if out != operands:
         raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; compare with cublaslt")

@@ -1,11 +1,13 @@
-"""The executor for many hosts, on Dask.distributed: transport, liveness and restarts are Dask's; which point is open,
-sent again or done is the coordinator's alone.
+"""The executor for many hosts, on Dask.distributed. Dask provides transport, liveness and restarts; the coordinator
+alone decides which point is open, sent again or done.
 
 The scheduler lives in the coordinator's process. Hosts join by ``hopper-gemm worker``: a nanny for each GPU, and in
-each Dask worker a desk, which passes tasks to the same worker process that the local executor has. A task of Dask hands
-some of ours to one desk and ends with that; answers stream back as events. Connections are encrypted by a certificate
-that is made at the start and thrown away at the end: an open scheduler would run anybody's code. Nothing listens but on
-the address that was named, or by which a worker reached it, and Dask's web pages, which anybody could read, are off.
+each Dask worker a relay, which passes tasks to the same worker process that the local executor has. A Dask task passes
+a batch of tasks to one relay and ends; rows stream back as events.
+
+Connections are encrypted by a certificate that lives as long as the coordinator: an open scheduler would run anybody's
+code. Sockets listen only on the named address, or on the one by which a worker reached the coordinator, and Dask's web
+pages, which anybody could read, are off.
 """
 
 from __future__ import annotations
@@ -56,14 +58,14 @@ LOST = "the scheduler is gone; run the same command to go on"
 
 
 class Cluster:
-    """See the module, and :class:`hopper_gemm.tune.run.executors.local.Executor`.
+    """Workers of other hosts; an :class:`hopper_gemm.tune.run.executors.local.Executor`.
 
     Args:
-        job: of the run.
+        job: settings of the run.
         where: ``HOST`` or ``HOST:PORT`` to listen on.
 
     Raises:
-        ValueError: nobody can listen there.
+        ValueError: the address cannot be listened on.
     """
 
     def __init__(self, job: Job, where: str = "127.0.0.1") -> None:
@@ -104,44 +106,44 @@ class Cluster:
 
     @property
     def command(self) -> str:
-        """The command by which a host joins."""
+        """Command by which a host joins."""
         return f"hopper-gemm worker {self.address} --gpus 0 --pem {self.pem}"
 
     @property
     def awaited(self) -> str:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Name the command by which a worker joins; empty once the scheduler is gone."""
         return "" if self._lost else f"a worker ({self.command})"
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Send the pending tasks, and return the events that arrived."""
         for name, address in list(self._watch.addresses.items()):
             if tasks := self._pending.pop(name, ()):
                 self._submit(name, address, tasks)
-        found, heard = [], self._watch.heard
+        events, queue = [], self._watch.events
         with contextlib.suppress(Empty):
-            found.append(heard.get(timeout=seconds) if seconds else heard.get_nowait())
+            events.append(queue.get(timeout=seconds) if seconds else queue.get_nowait())
             while True:
-                found.append(heard.get_nowait())
+                events.append(queue.get_nowait())
         if self._client.status not in ("running", "connecting") and not self._lost:
             self._lost = True
-            found.append(("", Left(LOST, for_good=True)))
-        return [(name, self._noted(name, event)) for name, event in found]
+            events.append(("", Left(LOST, for_good=True)))
+        return [(name, self._count_deaths(name, event)) for name, event in events]
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Queue a task until the next poll."""
         self._pending.setdefault(worker, []).append((number, task))
 
     def close(self) -> None:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Remove the key, and end client and scheduler."""
         self._key.release()
-        for thing in (self._client, self._cluster):
+        for service in (self._client, self._cluster):
             with contextlib.suppress(Exception):
-                thing.close(timeout=10)
+                service.close(timeout=10)
 
     # -----------------------------------------------------------------------------------------
 
-    def _noted(self, name: str, event: Event) -> Event:
-        """An event for the coordinator, with what it means for the worker's account."""
+    def _count_deaths(self, name: str, event: Event) -> Event:
+        """Count the deaths in a row of an event's worker; return the event, for good after too many deaths."""
         if isinstance(event, Row):
             self._deaths[name] = 0
         elif isinstance(event, Left) and name:
@@ -155,35 +157,35 @@ class Cluster:
         batch = pickle.dumps((self._job, tasks))
         try:
             future = self._client.submit(_relay, batch, workers=[address], pure=False, retries=0)
-        except Exception as error:  # the scheduler is gone; poll tells
+        except Exception as error:  # the scheduler is gone; poll reports it
             logging.getLogger("distributed").warning("submit: %s", error)
             return
         self._futures.add(future)
-        future.add_done_callback(lambda done: self._returned(name, address, done))
+        future.add_done_callback(lambda done: self._on_done(name, address, done))
 
-    def _returned(self, name: str, address: str, future: Any) -> None:
-        """Tasks were handed over; where that failed, the worker could not be opened."""
+    def _on_done(self, name: str, address: str, future: Any) -> None:
+        """Drop a finished future; if it failed, the worker's GPU could not be opened."""
         self._futures.discard(future)
         if future.status == "error" and self._watch.addresses.get(name) == address:
             with contextlib.suppress(Exception):
                 error = future.exception()
                 if not type(error).__name__.startswith("Killed"):
                     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                    self._watch.heard.put((name, Left(reason, for_good=True)))
+                    self._watch.events.put((name, Left(reason, for_good=True)))
         future.release()
 
 
 def _key_file(name: str, text: str) -> FileLock:
-    """A file with a key, for its owner alone. It is locked while the coordinator lives: one that is free was left by a
-    coordinator that was killed, and is removed.
+    """Write a key to a file that only its owner may read, locked while the coordinator lives. Unlocked key files were
+    left by killed coordinators and are removed.
 
     Raises:
-        ValueError: it cannot be made.
+        ValueError: another coordinator holds the file.
     """
     folder = private_folder("cluster")
-    for left in map(FileLock, folder.glob("*.pem")):
-        left.take()
-        left.release()
+    for stale in map(FileLock, folder.glob("*.pem")):
+        stale.take()
+        stale.release()
     key = FileLock(folder / f"{name}.pem")
     if not key.take(text):
         raise ValueError(f"{key.path} is another coordinator's; name another port with --host HOST:PORT")
@@ -191,40 +193,36 @@ def _key_file(name: str, text: str) -> FileLock:
 
 
 class _Watch(SchedulerPlugin):
-    """The cluster's workers as they join and leave, and their events.
-
-    Args:
-        opening: given name, address and no tasks, has the GPU of a new Dask worker opened.
-    """
+    """Watches the cluster's workers join and leave, opens the GPU of each new worker, and queues their events."""
 
     name = TOPIC
 
-    def __init__(self, opening: Callable[..., None]) -> None:
-        self._opening = opening
-        self.heard: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+    def __init__(self, open_gpu: Callable[..., None]) -> None:
+        self._open_gpu = open_gpu
+        self.events: SimpleQueue[tuple[str, Event]] = SimpleQueue()
         self.addresses: dict[str, str] = {}
         """Addresses of the connected Dask workers, by name."""
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         name = str(scheduler.workers[worker].name)
         self.addresses[name] = worker
-        opening = threading.Thread(target=self._opening, args=(name, worker, []), daemon=True)
-        opening.start()  # not from the scheduler's own loop
+        thread = threading.Thread(target=self._open_gpu, args=(name, worker, []), daemon=True)
+        thread.start()  # submit would block the scheduler's own loop
 
     def remove_worker(self, scheduler: Any, worker: str, **more: Any) -> None:
         for name in [name for name, address in self.addresses.items() if address == worker]:
             del self.addresses[name]
-            self.heard.put((name, Left("its worker is gone")))
+            self.events.put((name, Left("its worker is gone")))
 
     def log_event(self, topic: str, msg: Any) -> None:
         if topic == TOPIC:
             name, events = pickle.loads(msg)
             for event in events:
-                self.heard.put((name, event))
+                self.events.put((name, event))
 
 
-class _Desk:
-    """A Dask worker's relay: tasks go to the worker process of its GPU, its reports to the coordinator."""
+class _Relay:
+    """Passes tasks from a Dask worker to the worker process of its GPU, and events to the coordinator."""
 
     def __init__(self, job: Job, dask_worker: Any) -> None:
         self._dask = dask_worker
@@ -233,17 +231,17 @@ class _Desk:
         cores = list(shares(sorted(os.sched_getaffinity(0)), count))[share]
         self._process, self._line = spawn(work, job, gpu, cores, False, name=name)
         Finalize(None, self._process.kill, exitpriority=1)  # else the end of this process would wait for it
-        threading.Thread(target=self._listen, name="desk", daemon=True).start()
+        threading.Thread(target=self._listen, name="relay", daemon=True).start()
 
-    def relay(self, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Pass tasks on."""
-        with contextlib.suppress(OSError):  # it died just now: the listener tells
-            for one in tasks:
-                self._line.send(one)
+    def send(self, tasks: Sequence[tuple[int, Task]]) -> None:
+        """Pass tasks to the worker process."""
+        with contextlib.suppress(OSError):  # it died just now: the listener reports it
+            for message in tasks:
+                self._line.send(message)
 
     def _listen(self) -> None:
-        """Pass events on, those that come together in one message; the death of the worker process is that of Dask's
-        worker, which its nanny replaces."""
+        """Pass events to the coordinator, those that arrive together in one message. When the worker process dies, end
+        this process too: the nanny replaces it."""
         over = False
         while True:
             events: list[Event] = []
@@ -260,38 +258,39 @@ class _Desk:
             over = over or any(isinstance(event, Left) for event in events)
 
 
-_desks: dict[str, _Desk] = {}
-"""The one of this process, by the study it serves."""
+_relays: dict[str, _Relay] = {}
+"""The relay of this process, by the study that it serves."""
 
 
 def _relay(batch: bytes) -> None:
-    """In a Dask worker, which runs one at a time: open its GPU if need be, and pass tasks on."""
+    """Pass tasks to this Dask worker's relay, and open its GPU before the first. A Dask worker runs one call at a
+    time."""
     job, tasks = pickle.loads(batch)
-    if job.study not in _desks:
-        _desks[job.study] = _Desk(job, get_worker())
-    _desks[job.study].relay(tasks)
+    if job.study not in _relays:
+        _relays[job.study] = _Relay(job, get_worker())
+    _relays[job.study].send(tasks)
 
 
 def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], None] = lambda text: None) -> None:
-    """Join a coordinator, until it ends: a nanny and a Dask worker for each GPU.
+    """Serve a coordinator until it ends, with a nanny and a Dask worker for each GPU.
 
     Args:
-        address: of the scheduler, ``tls://HOST:PORT``.
+        address: address of the scheduler, ``tls://HOST:PORT``.
         gpus: indices among the visible GPUs of this host.
         pem: file with the certificate and the key that the coordinator made.
-        say: takes a line for the user once the coordinator has answered.
+        say: takes a line for the user once the connection stands.
 
     Raises:
-        ValueError: there is no such file, it holds no key, or nobody listens there with this key.
+        ValueError: the file is missing or holds no key, or no coordinator with this key listens at the address.
     """
     try:
         text = pem.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--pem {pem} cannot be read ({error}); copy it from the coordinator's host") from None
-    other = f"--pem {pem} holds no certificate with its key; copy it from the coordinator's host"
+    no_key = f"--pem {pem} holds no certificate with its key; copy it from the coordinator's host"
     cut = text.find("-----BEGIN PRIVATE KEY")
     if cut <= 0:
-        raise ValueError(other)
+        raise ValueError(no_key)
     cert, key = text[:cut], text[cut:]
     security = Security(
         require_encryption=True, tls_ca_file=cert, tls_worker_cert=cert, tls_worker_key=key, tls_client_cert=cert,
@@ -300,18 +299,18 @@ def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], Non
     try:
         keys = security.get_connection_args("worker")
     except (OSError, ValueError):  # ssl's errors are OSErrors
-        raise ValueError(other) from None
+        raise ValueError(no_key) from None
     log = log_file("worker")
     log_to(log)
     dask.config.set(CONFIG)
 
     async def run() -> None:
-        """Until the scheduler hangs up: Dask's own workers would look for it for half a minute."""
+        """Run until the scheduler hangs up: Dask's own workers would look for it for half a minute."""
         try:
             comm = await connect(address, **keys)
         except OSError:
-            told = f"nobody listens at {address}, or not with the key of {pem}; start a sweep, or copy its key"
-            raise ValueError(told) from None
+            message = f"nobody listens at {address}, or not with the key of {pem}; start a sweep, or copy its key"
+            raise ValueError(message) from None
         say(f"joined {address}; the sweep's terminal shows what happens, errors of this host go to {log}")
         with log.open("a") as file:
             os.dup2(file.fileno(), 2)  # what Dask's processes print
@@ -331,17 +330,17 @@ def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], Non
         asyncio.gather(*nannies)
         with contextlib.suppress(Exception):
             await comm.read()
-        os._exit(0)  # and with it the nannies' processes, ours beneath them, and their children
+        os._exit(0)  # ends the nannies' processes, the workers beneath them, and their children
 
     asyncio.run(run())
 
 
 def log_to(path: Path) -> None:
-    """Let the engine speak to a file, and to nobody else."""
+    """Send Dask's log to a file alone."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
-    for name in ("distributed", *known, "asyncio", "tornado", "bokeh"):
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    for name in ("distributed", *loggers, "asyncio", "tornado", "bokeh"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler] if "." not in name else [], "." in name
     if sys.stderr.isatty():

@@ -15,37 +15,32 @@ from hopper_gemm.tune.run.worker import shares, work
 from hopper_gemm.tune.study.row import Row
 
 RESPAWNS = 3
-"""Number of times in a row that a worker may die without a row before its GPU is left alone."""
+"""Deaths of a worker in a row, without a row in between, after which its GPU is not used any more."""
 
 GRACE_SECONDS = 10.0
-"""For a worker to end by itself once its coordinator has hung up."""
+"""Seconds in which a worker must end by itself after its coordinator hung up."""
 
 
 class Executor(Protocol):
-    """Workers, wherever they are. A worker that is gone may join again under its name."""
+    """Interface of executors. A worker that is gone may join again under its name."""
 
     @property
     def awaited(self) -> str:
-        """The name of what is waited for while there is no worker; empty if none will come."""
+        """Name of what the coordinator waits for while there is no worker; empty if no worker will come."""
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """Events of the workers, each with its worker's name; waits at most these seconds for the first."""
+        """Return events of the workers, each with its worker's name; wait at most these seconds for the first."""
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """Give a worker a task, or one anew that waits there. What a worker that is gone was given is lost, and
-        :class:`Left` tells so."""
+        """Send a task to a worker, or renew the task of that number which waits there. Tasks of a worker that is gone
+        are lost; :class:`Left` reports it."""
 
     def close(self) -> None:
         """End all workers; may be called more than once."""
 
 
 class Local:
-    """Workers of this host.
-
-    Args:
-        job: of the run.
-        gpus: indices among the visible GPUs; each gets a worker and its share of the cores.
-    """
+    """Workers of this host, one for each of the GPUs, with its share of the cores."""
 
     def __init__(self, job: Job, gpus: Sequence[int]) -> None:
         cores = shares(sorted(os.sched_getaffinity(0)), len(gpus))
@@ -53,26 +48,26 @@ class Local:
 
     @property
     def awaited(self) -> str:
-        """See :class:`Executor`."""
+        """Name the workers whose processes run."""
         return ", ".join(name for name, worker in self._workers.items() if worker.line is not None)
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """See :class:`Executor`."""
+        """Return events of all workers; wait at most these seconds for the first."""
         lines = {worker.line: name for name, worker in self._workers.items() if worker.line is not None}
-        found: list[tuple[str, Event]] = []
+        events: list[tuple[str, Event]] = []
         for line in wait(list(lines), seconds):
             name = lines[line]  # type: ignore[index]
-            found += [(name, event) for event in self._workers[name].heard()]
-        return found
+            events += [(name, event) for event in self._workers[name].poll()]
+        return events
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """See :class:`Executor`."""
-        with suppress(OSError):  # it died just now: heard tells
+        """Send a task to a worker's process."""
+        with suppress(OSError):  # it died just now: poll reports it
             if (line := self._workers[worker].line) is not None:
                 line.send((number, task))
 
     def close(self) -> None:
-        """See :class:`Executor`."""
+        """End all workers, all at the same time."""
         for worker in self._workers.values():
             worker.hang_up()
         for worker in self._workers.values():
@@ -91,29 +86,29 @@ class _LocalWorker:
         name = f"GPU {self._gpu}"
         self._process, self.line = spawn(work, self._job, self._gpu, self._cores, True, name=name)
 
-    def heard(self) -> list[Event]:
-        """Its events up to now; if it died, that too, and its successor is started."""
-        found: list[Event] = []
+    def poll(self) -> list[Event]:
+        """Return the process's events; if it died, report that and start its successor."""
+        events: list[Event] = []
         assert self.line is not None
         try:
             while self.line.poll(0):
-                found.append(self.line.recv())
+                events.append(self.line.recv())
         except (EOFError, OSError):
             self.hang_up()
             self.end()
-        self._over = self._over or any(isinstance(event, Left) for event in found)
-        if any(isinstance(event, Row) for event in found):
+        self._over = self._over or any(isinstance(event, Left) for event in events)
+        if any(isinstance(event, Row) for event in events):
             self._deaths = 0
         if self.line is None and not self._over:
             self._deaths += 1
-            how = f"its worker died with {ending(self._code)}"
+            reason = f"its worker died with {ending(self._code)}"
             self._over = self._deaths > RESPAWNS
             if self._over:
-                found.append(Left(f"{how}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
+                events.append(Left(f"{reason}, {self._deaths} times in a row; run hopper-gemm doctor", for_good=True))
             else:
-                found.append(Left(how))
+                events.append(Left(reason))
                 self.start()
-        return found
+        return events
 
     def hang_up(self) -> None:
         line, self.line = self.line, None

@@ -15,10 +15,10 @@ WORKER = "record"
 
 
 class Replay:
-    """One worker, which knows what was recorded and leaves out the rest.
+    """One worker that returns recorded rows, and rows without a status for points that were not recorded.
 
     Args:
-        study: the recorded one, of any version.
+        study: recorded study, of any version.
     """
 
     def __init__(self, study: Study) -> None:
@@ -27,35 +27,32 @@ class Replay:
 
     @property
     def awaited(self) -> str:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Name the worker."""
         return WORKER
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Return the rows of the tasks that were sent."""
         events, self._events = self._events, []
         return events
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Look up a task's rows."""
         for point in task.points:
             unrecorded = task.row(point, "", "")
             self._events.append((WORKER, self._rows.get(unrecorded.key, unrecorded)))
 
     def close(self) -> None:
-        """See :class:`hopper_gemm.tune.run.executors.local.Executor`."""
+        """Do nothing: a replay holds no resources."""
 
 
 def recorded_points(study: Study) -> set[Point]:
-    """Points of which a replay of a sweep has rows."""
+    """Return the points of which a replay of a sweep has rows."""
     return {row.point for row in study.stage("sweep")}
 
 
-def about_record(study: Study) -> dict[str, Any]:
-    """Keys that the provenance of a replay takes from the record, and the record's digest."""
+def replay_provenance(study: Study) -> dict[str, Any]:
+    """Return the keys that a replay's provenance takes from the recorded study, and the digest of its rows."""
     carried = ("gpu", "versions", "protocols", "kernel", "noise", "boards")
-    known = {name: study.provenance[name] for name in carried if name in study.provenance}
-    return {**known, "replayed_from": shown(study.path), "record": _digest(study)}
-
-
-def _digest(study: Study) -> str:
-    return hashlib.sha256("\n".join(sorted(row.line() for row in study.rows)).encode()).hexdigest()[:16]
+    provenance = {name: study.provenance[name] for name in carried if name in study.provenance}
+    digest = hashlib.sha256("\n".join(sorted(row.line() for row in study.rows)).encode()).hexdigest()[:16]
+    return {**provenance, "replayed_from": shown(study.path), "record": digest}

@@ -1,7 +1,7 @@
-"""The best of a sweep once more: the best of many is otherwise its luckiest sample.
+"""Finals: the best configs of a sweep are measured again, because the best of many samples is the luckiest.
 
-All finals of a problem run on one board, in fresh processes, each of which begins with another config. A row is of one
-config in one process; readers pool them.
+All finals of a problem run on one board, in fresh processes, each of which begins with another config. A row holds one
+config in one process; readers pool the rows.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import SweepSpec
 
 TWIN = "same machine code as"
-"""Beginning of the reason of a row whose figures are another's."""
+"""Beginning of the reason of a row with the figures of another row."""
 
 
 class Finals:
     """The finals of a sweep.
 
     Args:
-        spec: says how many finals each place has.
-        folder: with the sweep's rows, and the finals that there are.
-        noises: returns the noise floor of each place.
-        protocol: how a final is timed.
-        boards: boards of the workers that are there.
+        spec: gives the number of finals of each case (:func:`place_of`).
+        folder: results folder, with rows of the sweep and of earlier finals.
+        noises: returns the noise floor of each case.
+        protocol: returns the protocol of a final.
+        boards: boards of the workers that joined.
     """
 
     def __init__(
@@ -49,53 +49,53 @@ class Finals:
         self._spec, self._folder, self._noises = spec, folder, noises
         self._protocol, self._boards = protocol, boards
         self._chosen: dict[str, list[Point]] = {}
-        self._home: dict[GemmProblem, str] = {}
+        self._boards_of: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
-        self._given: dict[str, tuple[str, int]] = {}
-        """Place and process that a board was given last."""
+        self._assigned: dict[str, tuple[str, int]] = {}
+        """Case and process of each board's last task."""
         for row in folder.stage("final"):
-            self._home[row.point.problem] = row.board
+            self._boards_of[row.point.problem] = row.board
             self._settle(row)
 
     def add(self, legal: Sequence[Point]) -> None:
-        """Choose among points whose search has ended."""
+        """Choose finals among points whose search has ended."""
         for point in _chosen(self._spec, self._folder.stage("sweep"), legal) if legal else ():
             self._chosen.setdefault(place_of(point), []).append(point)
 
     @property
     def done(self) -> bool:
         """Return True if every final that was chosen has its rows."""
-        return not any(self._missing(place, process) for place in self._chosen for process in self._processes)
+        return not any(self._missing(case, process) for case in self._chosen for process in self._processes)
 
     def claim(self, board: str) -> Point | None:
-        """A point of a place whose finals are for this board, or for any; None while the board is at a process, since
-        what fails there is left out of those that follow."""
-        if board in self._given and self._missing(*self._given[board]):
+        """Return a point of a case whose finals belong to this board, or to none yet; None while the board measures a
+        process, because a config that fails there is left out of later processes."""
+        if board in self._assigned and self._missing(*self._assigned[board]):
             return None
-        for place, points in self._chosen.items():
-            home = self._home.get(points[0].problem)
-            if (home in (None, board) or home not in self._boards) and self._next_process(place) is not None:
-                self._home[points[0].problem] = board
+        for case, points in self._chosen.items():
+            owner = self._boards_of.get(points[0].problem)
+            if (owner in (None, board) or owner not in self._boards) and self._next_process(case) is not None:
+                self._boards_of[points[0].problem] = board
                 return points[0]
         return None
 
-    def next(self, place: str, board: str) -> Task:
-        """The next process's task of a place that was claimed for a board."""
-        process = self._next_process(place)
+    def next(self, case: str, board: str) -> Task:
+        """Return the task of the next process of a case that was claimed for a board."""
+        process = self._next_process(case)
         assert process is not None
-        self._given[board] = place, process
-        missing = self._missing(place, process)
+        self._assigned[board] = case, process
+        missing = self._missing(case, process)
         start = process * len(missing) // self._spec.final.processes
-        points = (*missing[start:], *missing[:start])  # each process begins elsewhere, so that none always comes first
-        return Task(points, self._protocol(points[0]), "final", process, child=f"{place} {process}", board=board)
+        points = (*missing[start:], *missing[:start])  # rotated, so that no config is the first of every process
+        return Task(points, self._protocol(points[0]), "final", process, child=f"{case} {process}", board=board)
 
     def dropped(self, task: Task) -> None:
-        """Its board is gone for good: what it lacks is measured on another."""
-        self._given.pop(task.board, None)
-        self._home.pop(task.points[0].problem, None)
+        """Free a problem whose board is gone for good, for other boards."""
+        self._assigned.pop(task.board, None)
+        self._boards_of.pop(task.points[0].problem, None)
 
     def take(self, row: Row) -> bool:
-        """Note a final's row, or that the record has none; return True if its place is done."""
+        """Note a final's row, or that a replayed study has none; return True if its case is done."""
         if row.status:
             self._settle(row)
         else:
@@ -103,22 +103,23 @@ class Finals:
         return not any(self._missing(place_of(row.point), process) for process in self._processes)
 
     def even(self) -> dict[str, list[str]]:
-        """By place where no final is the best beyond the noise: the configs that share the first place."""
-        found = {}
-        for place in self._chosen if self._spec.objective == ["speedup"] else ():
-            ran = self._ran(place)
-            first = even([ratio_of(row.figures) for row in ran], self._noises().get(place, 0.0))
-            if len(first) > 1:
-                found[place] = [str(ran[i].point.config) for i in first]
-        return found
+        """Return the configs that share the first place, by case; without cases in which the best final leads by more
+        than the noise."""
+        shared = {}
+        for case in self._chosen if self._spec.objective == ["speedup"] else ():
+            ran = self._ran(case)
+            leaders = even([ratio_of(row.figures) for row in ran], self._noises().get(case, 0.0))
+            if len(leaders) > 1:
+                shared[case] = [str(ran[i].point.config) for i in leaders]
+        return shared
 
-    def write(self, place: str) -> None:
-        """Put the best of a place into the tuned table beside the study, if it ran on data like a user's. A config of
-        the design study stays out: the table is what ``matmul`` runs, and that is the kernel without it."""
-        spec, (point, *_) = self._spec, self._chosen[place]
-        ran = [row for row in self._ran(place) if type(row.point.config) is Kernel]
+    def write(self, case: str) -> None:
+        """Write the best of a case to the tuned table beside the study, if it ran on normal data. Configs of the ladder
+        stay out: the table is what ``matmul`` runs, and ``matmul`` runs the product's kernel alone."""
+        spec, (point, *_) = self._spec, self._chosen[case]
+        ran = [row for row in self._ran(case) if type(row.point.config) is Kernel]
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
-            return  # across: it serves all problems well, and each of them not as well as its own would
+            return  # across: the config is a compromise over all problems, not the best of each
         best = max(ran, key=lambda row: row.figures["speedup"])
         figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
         figures |= {name: int(best.figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
@@ -126,7 +127,7 @@ class Finals:
             problem=point.problem,
             regime=point.regime,
             config=best.point.config,
-            noise=self._noises().get(place, 0.0),
+            noise=self._noises().get(case, 0.0),
             code=str(best.figures.get("code", "")),
             study=spec.name,
             gpu=best.gpu,
@@ -135,12 +136,12 @@ class Finals:
             **figures,
         )
         rows = self._folder.stage("sweep")
-        beside = {row.point.config for row in rows if row.ok and place_of(row.point) == place}
-        write_tuned(self._folder.path.parent / FILE, [entry], beside)
+        measured = {row.point.config for row in rows if row.ok and place_of(row.point) == case}
+        write_tuned(self._folder.path.parent / FILE, [entry], measured)
 
-    def _ran(self, place: str) -> list[Row]:
-        """The finals of a place that ran in every process in which they were tried, each over all of these."""
-        rows = [row for row in self._folder.stage("final") if place_of(row.point) == place]
+    def _ran(self, case: str) -> list[Row]:
+        """Return the finals of a case that ran in every process in which they were tried, pooled over the processes."""
+        rows = [row for row in self._folder.stage("final") if place_of(row.point) == case]
         failed = {row.point for row in rows if not row.ok}
         return pooled(row for row in rows if row.point not in failed)
 
@@ -150,14 +151,14 @@ class Finals:
     def _processes(self) -> range:
         return range(self._spec.final.processes)
 
-    def _next_process(self, place: str) -> int | None:
-        return next((process for process in self._processes if self._missing(place, process)), None)
+    def _next_process(self, case: str) -> int | None:
+        return next((process for process in self._processes if self._missing(case, process)), None)
 
-    def _missing(self, place: str, process: int) -> list[Point]:
-        return [point for point in self._chosen[place] if (point, process) not in self._settled]
+    def _missing(self, case: str, process: int) -> list[Point]:
+        return [point for point in self._chosen[case] if (point, process) not in self._settled]
 
     def _settle(self, row: Row) -> None:
-        """A row stands for its process; where it failed, or holds several processes, for all that follow."""
+        """Mark a row's process as measured; after a failure, or a row of several processes, all later ones too."""
         last = row.process + 1 if row.ok and int(row.figures.get("processes", 1)) == 1 else self._spec.final.processes
         self._settled.update((row.point, process) for process in range(row.process, last))
 
@@ -166,28 +167,28 @@ _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 
 
 def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
-    """The best of each place, or those that serve all problems best; twins of others left out."""
-    objective, able = Objective(tuple(spec.objective)), set(legal)
-    ran = [row for row in rows if row.ok and row.point in able]
+    """Return the best points of each case without twins, or the configs that serve all problems best."""
+    objective, candidates = Objective(tuple(spec.objective)), set(legal)
+    ran = [row for row in rows if row.ok and row.point in candidates]
     if spec.across == "each":
-        by_place: dict[str, list[Row]] = {place_of(point): [] for point in legal}
+        by_case: dict[str, list[Row]] = {place_of(point): [] for point in legal}
         for row in ran:
             if not row.reason.startswith(TWIN):
-                by_place[place_of(row.point)].append(row)
+                by_case[place_of(row.point)].append(row)
         return [
-            of[i].point
-            for of in by_place.values()
-            for i in objective.best([row.figures for row in of], spec.final.best)
+            group[i].point
+            for group in by_case.values()
+            for i in objective.best([row.figures for row in group], spec.final.best)
         ]
     problems = {point.problem for point in legal}
     by_config: dict[tuple[str, ...], dict[Kernel, list[Row]]] = {}
     for row in ran:
         point = row.point
-        about = by_config.setdefault((point.regime, point.context, point.data), {})
-        about.setdefault(point.config, []).append(row)
-    found = []
+        configs = by_config.setdefault((point.regime, point.context, point.data), {})
+        configs.setdefault(point.config, []).append(row)
+    finals = []
     for configs in by_config.values():
-        whole = [of for of in configs.values() if len(of) == len(problems)]
-        judged = [figures for of in whole if (figures := joint(of, spec.across)) is not None]
-        found += [row.point for i in objective.best(judged, spec.final.best) for row in whole[i]]
-    return found
+        complete = [group for group in configs.values() if len(group) == len(problems)]
+        judged = [figures for group in complete if (figures := joint(group, spec.across)) is not None]
+        finals += [row.point for i in objective.best(judged, spec.final.best) for row in complete[i]]
+    return finals

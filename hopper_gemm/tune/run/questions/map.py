@@ -1,7 +1,8 @@
-"""A map as a question: on every problem of a list the pick's best kernels, and kernels drawn uniformly from the menu.
+"""Question of a map: for every problem of a list, the kernels that the pick ranks best and kernels drawn uniformly from
+the menu.
 
-The drawn kernels are what a model may be fitted to: a search measures what its model already likes. Problems are
-measured in an order that a seed shuffles, so that a part of a map is a sample of the whole.
+A model may be fitted to the drawn kernels: a search measures what its model already ranks high. A seed shuffles the
+problems, so that a part of a map is a sample of the whole.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
 STAGE = "map"
 
 LIBRARY = "heuristics"
-"""Baseline beside torch.mm: the best of the heuristic list of cuBLASLt, timed with the pick's first kernel."""
+"""Baseline beside torch.mm: the best of cuBLASLt's heuristic list, timed against the pick's first kernel."""
 
 DRAWN, PICKS = 24, 8
-"""Kernels of a problem that are drawn, and that the pick likes best."""
+"""Numbers of kernels of a problem that are drawn, and that the pick ranks best."""
 
 PROTOCOL = Burst(rest=0.01, pairs=5)
 BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
-"""How a point is timed: briefly where torch.mm is expected to take less than :data:`HEAVY`, so that the power cap does
-not act."""
+"""Protocols of a point: :data:`BRIEF` if torch.mm is expected to take less than :data:`HEAVY`, so that the power cap
+does not act."""
 
 HEAVY = STRATA[-2]
 """Seconds."""
@@ -52,7 +53,7 @@ LOOKS, NOISE = (Look(1, 0.03),), 0.005
 """A drawn kernel that is behind the best so far by more than this after one pair gets no further pair."""
 
 AHEAD = 8
-"""Tasks that a worker holds, two for each problem: the kernels of the others compile meanwhile."""
+"""Tasks that a worker holds, two for each problem: kernels of later tasks compile meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ class MapSpec:
     """Question of a map.
 
     Args:
-        name, question: of the list of problems.
-        problems: each once.
-        seed: of the order of the problems and of what is drawn.
-        drawn, picks: kernels of a problem.
+        name, question: name and question of the list of problems.
+        problems: problems, each once.
+        seed: seed of the order of the problems and of the drawn kernels.
+        drawn, picks: numbers of kernels of a problem.
     """
 
     name: str
@@ -79,28 +80,28 @@ class MapSpec:
         return random.Random(self.seed).sample(self.problems, len(self.problems))
 
     def points(self, problem: GemmProblem, chip: Chip = SXM) -> dict[Point, str]:
-        """The points of a problem on a GPU, each with how it was chosen: ``pick 1`` to ``pick 8``, ``drawn``, or both.
-        What is drawn depends on seed and problem alone.
+        """Return the points of a problem on a GPU, each with its origin: ``pick 1`` to ``pick 8``, ``drawn``, or both.
+        The drawn kernels depend on seed and problem alone.
         """
         picks = choices(problem, self.picks, chip=chip)
-        found = {kernel: [f"pick {place}"] for place, kernel in enumerate(picks, 1)}
-        first = next(iter(found), None)
+        origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
+        first = next(iter(origins), None)
         ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
         able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
         for kernel in rng.sample(able, min(self.drawn, len(able))):
-            found.setdefault(kernel, []).append("drawn")
-        points = {Point(problem, kernel): ", ".join(how) for kernel, how in found.items()}
+            origins.setdefault(kernel, []).append("drawn")
+        points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
         if first is not None:
             points[Point(problem, first, against=LIBRARY)] = "pick 1"
         return points
 
     @property
     def digest(self) -> str:
-        """Tells this question from another: problems, seed, numbers, menu and protocol."""
+        """Digest of the question: problems, seed, numbers, menu and protocols."""
         protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
-        asked = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
-        text = json.dumps([*asked, [asdict(problem) for problem in self.problems]])
+        settings = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
+        text = json.dumps([*settings, [asdict(problem) for problem in self.problems]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -110,16 +111,17 @@ def _menu_digest() -> str:
 
 
 class Map(Recording):
-    """See the module. A problem is measured on one board: first the pick's kernels, then those drawn, which are raced.
+    """A map in its results folder. A problem is measured on one board: first the pick's kernels, then the drawn
+    kernels, which are raced.
 
     Args:
         spec: the question.
-        out: the results folder.
-        gpu: name of the kind of GPU, where it is known.
-        seconds: after which no further problem is begun; None: until all are measured.
-        watch: told of each row, how many problems were begun by now, and of how many.
+        out: results folder.
+        gpu: name of the kind of GPU; empty until a worker joins.
+        seconds: time after which no further problem is begun; None: no limit.
+        watch: called with each row, the number of problems begun so far, and the number of all problems.
         say: takes a line for the user.
-        clock: seconds that pass.
+        clock: returns seconds.
 
     Raises:
         ResultsError: the folder is of another question, or damaged.
@@ -140,34 +142,40 @@ class Map(Recording):
         self.spec, self.watch = spec, watch
         self._seconds, self._clock = seconds, clock
         noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
-        about = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
-        self._asked = fresh(
-            spec.name, spec.question, "measured", protocols=[protocol_dict(one) for one in (BRIEF, PROTOCOL)], **about
+        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
+        self._new_provenance = fresh(
+            spec.name,
+            spec.question,
+            "measured",
+            protocols=[protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)],
+            **identity,
         )
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._chip = SXM
         self._open = deque(spec.order)
-        self._later: dict[str, Task] = {}
-        """By worker, what follows the task that it was given last."""
+        self._next_tasks: dict[str, Task] = {}
+        """Drawn kernels of each worker's last problem."""
         self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
-        """Points that a problem lacked when it was begun."""
-        self._how: dict[Point, str] = {}
+        """Points without a row of each problem when it was begun."""
+        self._origins: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
         self.missing: dict[str, str] = {}
-        """Baselines that cannot be asked here, with the reason."""
+        """Baselines that cannot run here, with the reason."""
 
     @property
     def open(self) -> int:
-        """Problems that lack rows, begun or not."""
+        """Number of problems that lack rows, begun or not."""
         rows = self._folder.rows
         begun = (
-            problem for problem, asked in self._begun.items() if any(RowKey(STAGE, one) not in rows for one in asked)
+            problem
+            for problem, points in self._begun.items()
+            if any(RowKey(STAGE, point) not in rows for point in points)
         )
         return len({*self._open, *begun})
 
     def joined(self, member: Member) -> None:
-        """Open the folder for the first worker, and note what each brings."""
+        """Open the folder for the first worker; note each worker's board and missing baselines."""
         if not self._opened:
             self._chip = self._chip_for(member)
         super().joined(member)
@@ -175,53 +183,53 @@ class Map(Recording):
         self._note_board(member, missing=self.missing)
 
     def room(self, workers: int) -> int:
-        """Enough for compilers to work ahead."""
+        """Return enough tasks for the compilers to work ahead."""
         return AHEAD
 
     def next(self, member: Member) -> Task | None:
-        """The pick's kernels of the next problem, or the drawn ones of the one that the worker was given last."""
-        if (later := self._later.pop(member.name, None)) is not None:
-            return self.renewed(later, member)
+        """Return the drawn kernels of the worker's last problem, else the pick's kernels of the next problem."""
+        if (drawn := self._next_tasks.pop(member.name, None)) is not None:
+            return self.renewed(drawn, member)
         while self._open and self._clock() < self._until:
             problem = self._open.popleft()
             method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
-            left = self._left(problem)
-            self._begun[problem] = sum(left, ())
-            tasks = [Task(points, method, STAGE, board=member.board) for points in left if points]
+            missing = self._missing_points(problem)
+            self._begun[problem] = sum(missing, ())
+            tasks = [Task(points, method, STAGE, board=member.board) for points in missing if points]
             if tasks:
                 if tasks[1:]:
-                    self._later[member.name] = tasks[1]
+                    self._next_tasks[member.name] = tasks[1]
                 return self.renewed(tasks[0], member)
         return None
 
     def renewed(self, task: Task, member: Member) -> Task:
-        """Drawn kernels are raced with the best that is known of their problem."""
+        """Return a task of drawn kernels with a race against the best of their problem so far."""
         best = self._best.get(task.points[0].problem)
-        if best is None or best.board != member.board or self._how[task.points[-1]] != "drawn":
+        if best is None or best.board != member.board or self._origins[task.points[-1]] != "drawn":
             return task
         return replace(task, race=Race(LOOKS, ratio_of(best.figures), NOISE))
 
     def dropped(self, task: Task) -> None:
-        """Its board is gone for good: another may go on with the problem."""
+        """Reopen a problem whose board is gone for good, for other boards."""
         self._open.append(task.points[0].problem)
 
     def left(self, worker: str) -> None:
-        """Another may have the rest of its last problem."""
-        if (later := self._later.pop(worker, None)) is not None:
-            self._open.append(later.points[0].problem)
+        """Reopen the last problem of a worker that is gone, if its drawn kernels were not given out."""
+        if (drawn := self._next_tasks.pop(worker, None)) is not None:
+            self._open.append(drawn.points[0].problem)
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Record rows with how their kernels were chosen."""
-        complete = [self._complete(row, how=self._how[row.point]) for _, row in rows]
+        """Record rows with the origin of their kernels."""
+        complete = [self._complete(row, how=self._origins[row.point]) for _, row in rows]
         self._folder.append(complete)
         for row in complete:
             self._remember(row)
             self.watch(row, len(self.spec.problems) - len(self._open), len(self.spec.problems))
 
     def close(self) -> None:
-        """Note whether everything was measured, and let the folder go."""
+        """Note whether everything was measured, and unlock the folder."""
         if self._opened and self._folder.rows:
-            done = not self._open and not any(any(self._left(problem)) for problem in self.spec.problems)
+            done = not self._open and not any(any(self._missing_points(problem)) for problem in self.spec.problems)
             if done:
                 self._folder.finish({}, {})
             else:
@@ -231,31 +239,31 @@ class Map(Recording):
     # -----------------------------------------------------------------------------------------
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._asked, "gpu": gpu}
+        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
-        """Take up what the folder holds; the time begins to run."""
+        """Load the best rows from the folder; the time limit begins to run."""
         for row in self._folder.rows.values():
             self._remember(row)
         if self._seconds is not None:
             self._until = self._clock() + self._seconds
 
-    def _left(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
-        """Points of a problem without a row: those of picks, and those that were only drawn."""
+    def _missing_points(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+        """Return the points of a problem without a row: picks, and kernels that were only drawn."""
         points = self.spec.points(problem, self._chip)
-        self._how |= points
-        left = [
+        self._origins |= points
+        missing = [
             point
             for point in points
             if RowKey(STAGE, point) not in self._folder.rows and point.against not in self.missing
         ]
         return (
-            tuple(point for point in left if points[point] != "drawn"),
-            tuple(point for point in left if points[point] == "drawn"),
+            tuple(point for point in missing if points[point] != "drawn"),
+            tuple(point for point in missing if points[point] == "drawn"),
         )
 
     def _remember(self, row: Row) -> None:
-        """Race with this row if it is the best of its problem on its board."""
+        """Race later kernels against this row if it is the best of its problem on its board."""
         best = self._best.get(row.point.problem)
         if row.ok and row.point.against == "cublas":
             slower = best is not None and best.board == row.board

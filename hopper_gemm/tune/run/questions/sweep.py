@@ -1,4 +1,4 @@
-"""A sweep as a question: the noise floor of each place and board, the points, the finals; rows as they come."""
+"""Question of a sweep: the noise floor of each case and board, the points, the finals."""
 
 from __future__ import annotations
 
@@ -31,29 +31,21 @@ from hopper_gemm.tune.study.spec import SweepSpec
 NOTE_SECONDS = 5.0
 """Seconds between two notes of the time spent on a search, so that a kill does not give it back."""
 
-RETOLD = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
-"""Keys of provenance that follow from the question, and are written anew when a folder is taken up."""
+REWRITTEN = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
+"""Keys of provenance that follow from the question; they are rewritten when a folder is resumed."""
 
 LARGE = 200_000
 """Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
 AHEAD = 32
-"""Tasks that a worker holds of a sweep that measures every point: enough to keep its compilers at work."""
+"""Tasks that a worker holds of an exhaustive sweep: enough to keep its compilers busy."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The work of a sweep, counted before anything is measured.
-
-    Args:
-        points: refused ones included.
-        legal: points that can run.
-        open: of these, points to be measured.
-        recorded: legal points that already have a row.
-        minutes: that timing the open points takes on the GPU by their protocols; compiling runs beside.
-        refused: points that a rule refuses, by rule.
-        skipped: how many of these get no row.
-    """
+    """The work of a sweep, counted before anything is measured: numbers of all points, of legal, open (to be measured)
+    and recorded (with a row) ones, of illegal ones by the rule that refuses them, and of illegal ones without a row.
+    ``minutes`` is the GPU time of the open points by their protocols; kernels compile meanwhile."""
 
     points: int
     legal: int
@@ -64,11 +56,11 @@ class SweepPlan:
     skipped: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the plan's values, ready for JSON."""
         return {**asdict(self), "minutes": round(self.minutes, 2)}
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Return the plan as text."""
         refused = ", ".join(f"{count} by {rule}" for rule, count in self.refused.items()) or "none"
         skipped = f" ({self.skipped} of them skipped)" if self.skipped else ""
         rows = self.open + self.recorded
@@ -81,15 +73,8 @@ class SweepPlan:
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a sweep after a row, for a watcher.
-
-    Args:
-        row: just recorded.
-        worker: that measured it.
-        done, total: points with a row, and points in all.
-        best: best figure so far in this place.
-        goal: name of that figure.
-    """
+    """The state of a sweep after a row, for a watcher: ``done`` of ``total`` points have a row; ``best`` is the best
+    figure ``goal`` of the row's case."""
 
     row: Row
     worker: str
@@ -103,17 +88,17 @@ Watcher = Callable[[Progress], None]
 
 
 class Sweep(Recording):
-    """A sweep in its results folder. Made, it only looks; the first worker that joins opens the folder.
+    """A sweep in its results folder. The first worker that joins opens the folder.
 
     Args:
         spec: the question.
-        out: the results folder.
-        about: of provenance: what the source says of itself, such as the digest of the kernel; its ``gpu`` needs the
-            name only, as long as no worker has joined.
-        source: measured or replayed.
-        only: points that can be measured, or replayed from a record; None for all.
-        trials: number of points after which it stops, leaving the rest for later.
-        watch: told of each row.
+        out: results folder.
+        provenance: provenance keys of the source, such as the digest of the kernel; ``gpu`` needs only the name until a
+            worker joins.
+        source: ``measured`` or ``replayed``.
+        only: points that can be measured, or that a replayed study has; None for all.
+        trials: number of points after which it stops; the rest is left for a later run.
+        watch: called with the progress after each row.
         say: takes a line for the user.
 
     Raises:
@@ -124,7 +109,7 @@ class Sweep(Recording):
         self,
         spec: SweepSpec,
         out: Path,
-        about: Mapping[str, Any],
+        provenance: Mapping[str, Any],
         *,
         source: str = "measured",
         only: set[Point] | None = None,
@@ -134,27 +119,25 @@ class Sweep(Recording):
     ) -> None:
         super().__init__(spec.name, out, source, say)
         self.spec, self.watch = spec, watch
-        self._told, self._only, self._trials = dict(about), only, trials
-        self._folder.refuse_another(identity_of({**about, "spec_digest": spec.digest, "source": source}))
+        self._source_provenance, self._only, self._trials = dict(provenance), only, trials
+        self._folder.refuse_another(identity_of({**provenance, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
-            where = about["replayed_from"]
+            where = provenance["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
-        gpu = about["gpu"]["name"]
+        gpu = provenance["gpu"]["name"]
         self._earlier = self._warm_rows(gpu) if gpu else None
-        """Rows of a warm start; None until a worker joins, where the kind of GPU is not known before."""
+        """Rows of a warm start; None until a worker joins if the kind of GPU is not known before."""
         self._objective = Objective(tuple(spec.objective))
         self._lost_controls: set[tuple[Point, str]] = set()
-        """Controls of places that have rows of a board, but not its noise floor."""
+        """Controls of cases that have rows of a board, but not its noise floor."""
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
         self._waiting: dict[str, Point] = {}
-        """Points that wait for their noise floor to be handed out, by worker."""
+        """Points whose noise floor is measured first, by worker."""
         self._boards: set[str] = set()
         self._done = 0
         self._started = self._noted = time.monotonic()
-
-    # What it is --------------------------------------------------------------------------------
 
     @cached_property
     def _space(self) -> Space:
@@ -170,7 +153,7 @@ class Sweep(Recording):
 
     @property
     def unrecorded(self) -> int:
-        """Number of points that a replay leaves out, since they are not recorded."""
+        """Number of points that the replayed study lacks."""
         return 0 if self._only is None else len(points(self.spec)) - self._space.total
 
     def plan(self) -> SweepPlan:
@@ -187,24 +170,24 @@ class Sweep(Recording):
 
     @property
     def open(self) -> int:
-        """Points that are still to be measured."""
+        """Number of points that are still to be measured."""
         return self.plan().open
 
     @property
     def finished(self) -> bool:
-        """Return True if an earlier run used up this budget and measured all its finals, and no row is gone since."""
-        about = self._folder.about or {}
-        return self._folder.finished and about["finished"].get("budget") == self.spec.budget.model_dump()
+        """Return True if an earlier run used up this budget and measured all its finals, and no row was lost since."""
+        provenance = self._folder.provenance or {}
+        return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
     def protocol(self, point: Point, final: bool = False) -> Protocol:
-        """The protocol by which a point is timed."""
+        """Return the protocol by which a point is timed."""
         spec = self.spec
         if point.regime == "burst":
             last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}
             return Burst(**{**spec.burst.model_dump(), **last})
         return Steady(**{**spec.steady.model_dump(), **({"pairs": spec.final.steady_pairs} if final else {})})
 
-    # As a question -----------------------------------------------------------------------------
+    # -----------------------------------------------------------------------------------------
 
     def joined(self, member: Member) -> None:
         """Open the folder for the first worker, and note the board of each."""
@@ -215,90 +198,90 @@ class Sweep(Recording):
         self._note_board(member)
 
     def room(self, workers: int) -> int:
-        """Enough for compilers to work ahead; fewer towards the end, so that all workers end together."""
+        """Return enough tasks for the compilers to work ahead; fewer near the end, so that all workers end together."""
         if self.spec.sampled:
             return self.spec.ahead
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
     def next(self, member: Member) -> Task | None:
-        """A noise floor, a final of a place whose search has ended, or a point."""
+        """Return the task of a noise floor, of finals of a case whose search has ended, or of a point."""
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
                 return control
-        # where there is no trial a search may have ended just now, and its finals begin
+        # _trial may end a search, whose finals then begin: hence the second call of _final
         return self._final(member) or self._trial(member) or self._final(member)
 
     def left(self, worker: str) -> None:
-        """A worker will not come back: others go on where it was."""
+        """Give the open points of a worker that is gone to others."""
         if self._opened:
             self._search.left(worker, self._waiting.pop(worker, None))
 
     def renewed(self, task: Task, member: Member) -> Task:
-        """A point's task with what is known by now of its place and its launch. Before the noise floor is known nothing
-        is dropped."""
+        """Return a point's task with the present leader of its case and twins of its launch. Without a noise floor no
+        config is dropped."""
         if task.stage != "sweep":
             return task
         (point,) = task.points
-        place, race = place_of(point), ALONE
+        case, race = place_of(point), ALONE
         if self.spec.race is not None:
             looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
-            leader, noise = self._leaders.get(place), self._noise.get((place, member.board))
+            leader, noise = self._leaders.get(case), self._noise.get((case, member.board))
             race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
         twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
         return replace(task, race=race, twins=twins)
 
     def dropped(self, task: Task) -> None:
-        """Its board is gone for good; a noise floor is not missed, finals are measured on another."""
+        """Free the finals of a board that is gone for good, for other boards; its noise floor is not needed."""
         if task.stage == "final":
             self._finals.dropped(task)
 
     def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
-        """Record rows, then tell what they mean. One without a status is not in the record that is replayed."""
+        """Record rows, then inform finals, search and watcher. A row without a status is not in the replayed study."""
         complete = []
         for member, row in rows:
             if row.status:
                 row = self._complete(row)
-                self._remember(row)  # the next of them may be its twin
+                self._remember(row)  # before the next row, which may be its twin
             complete.append((member, row))
         self._folder.append([row for _, row in complete if row.status])
         for member, row in complete:
-            place = place_of(row.point)
+            case = place_of(row.point)
             if row.stage == "final":
                 done = self._finals.take(row)
                 if done and self._source == "measured":
-                    self._finals.write(place)
+                    self._finals.write(case)
             if not row.status or row.stage == "control":
                 continue
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-            best, goal = self._leaders.get(place), self.spec.objective[0]
+            best, goal = self._leaders.get(case), self.spec.objective[0]
             figure = None if best is None else float(best.figures[goal])
             self.watch(Progress(row, member.name, self._done, self._total, figure, goal))
 
     def tick(self) -> None:
-        """Note now and then how long the search has taken."""
+        """Note the time spent on the search every :data:`NOTE_SECONDS`."""
         now = time.monotonic()
         if self._opened and now - self._noted >= NOTE_SECONDS:
             self._noted = now
             self._folder.note(spent=self._search.spent, noise=self._noises())
 
     def close(self) -> None:
-        """Note what was found and let the folder go; however the run ended."""
+        """Note the results of the search, and unlock the folder."""
         if not self._opened:
             return
         self._opened = False
         try:
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
-            about: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
+            provenance: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
-                about["importance"] = importances(self.spec, self._folder.stage("sweep"))
+                provenance["importance"] = importances(self.spec, self._folder.stage("sweep"))
             if self._search.finished and not self._search.ended() and self._finals.done:
-                about["even"] = self._finals.even()
-                places = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
-                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(places)}, about)
+                provenance["even"] = self._finals.even()
+                cases = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
+                self._folder.finish({"budget": self.spec.budget.model_dump(), "places": dict(cases)}, provenance)
             else:
-                self._folder.note(**about)
+                self._folder.note(**provenance)
         finally:
             self._exit.close()
 
@@ -333,24 +316,28 @@ class Sweep(Recording):
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
-            **{"protocols": [protocol_dict(protocol) for protocol in used.values()], **self._told, "gpu": gpu},
+            **{
+                "protocols": [protocol_dict(protocol) for protocol in used.values()],
+                **self._source_provenance,
+                "gpu": gpu,
+            },
         )
 
     def _begin(self) -> None:
-        """Take up what the folder holds."""
+        """Record illegal points, and resume search and finals from the folder's rows."""
         folder, spec = self._folder, self.spec
-        self._before = dict(self._about)
+        self._before = dict(self._provenance)
         finished = self._before.get("finished", {})
-        told_anew = self._fresh(self._about["gpu"])  # the same question, perhaps in other words
-        folder.note(finished=None, **{name: told_anew[name] for name in RETOLD if name in told_anew})
-        told = {row.point for row in folder.stage("sweep")}
-        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in told]
+        fresh_provenance = self._fresh(self._provenance["gpu"])  # the same question, perhaps in other words
+        folder.note(finished=None, **{name: fresh_provenance[name] for name in REWRITTEN if name in fresh_provenance})
+        settled = {row.point for row in folder.stage("sweep")}
+        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in settled]
         folder.append([self._refused(point, why, "sweep") for point, why in illegal])
         recorded = self._recorded()
-        there = Counter(place_of(point) for point in recorded)
-        owed = {place: n - there[place] for place, n in finished.get("places", {}).items() if n > there[place]}
-        more: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
-        self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **more)
+        counts = Counter(place_of(point) for point in recorded)
+        owed = {case: n - counts[case] for case, n in finished.get("places", {}).items() if n > counts[case]}
+        options: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
+        self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **options)
         protocol = partial(self.protocol, final=True)
         self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
         self._done = len(self._space.points) - len(self._legal) + len(recorded)
@@ -365,17 +352,17 @@ class Sweep(Recording):
         }
 
     def _warm_rows(self, gpu: str) -> list[Row]:
-        """Rows of the folders that a warm start names, all of this kind of GPU."""
+        """Return the rows of the warm start's folders, all of this kind of GPU."""
         return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
 
     def _recorded(self) -> dict[Point, Row]:
-        """Legal points with a row."""
+        """Return the rows of legal points, by point."""
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._legal if point in rows} if rows else {}
 
-    def _complete(self, row: Row, **more: Any) -> Row:
-        """A worker's row with its origin and the baseline's kernel. A twin has the figures of the row whose machine
-        code it shares; one that was measured all the same, as that row was still on its way, keeps its own."""
+    def _complete(self, row: Row, **defaults: Any) -> Row:
+        """Add origin and baseline's kernel to a worker's row. A twin takes the figures of the row whose machine code it
+        shares; a twin that was measured before that row arrived keeps its own."""
         code = row.figures.get("code") if row.stage == "sweep" and self._source == "measured" else None
         first = self._launches.get(launch_key(row.point), {}).get(str(code)) if code else None
         if first is not None and row.status == "twin":
@@ -383,30 +370,30 @@ class Sweep(Recording):
             row = replace(row, status=first.status, reason=reason, figures=first.figures)
         elif first is not None and row.ok:
             row = replace(row, reason="; ".join(filter(None, [f"{TWIN} {first.point.config}", row.reason])))
-        more |= {"baseline_kernel": self._baselines.get(place_of(row.point), "")} if row.ok else {}
-        return super()._complete(row, **more)
+        defaults |= {"baseline_kernel": self._baselines.get(place_of(row.point), "")} if row.ok else {}
+        return super()._complete(row, **defaults)
 
     def _remember(self, row: Row) -> None:
-        """Compare later points with this row: it may be the best, and its machine code is known."""
-        place, figures = place_of(row.point), row.figures
+        """Keep a row's noise floor, baseline kernel and machine code, and the row itself if it leads its case."""
+        case, figures = place_of(row.point), row.figures
         self._learn(row)
         if row.stage == "control" and row.ok:
-            self._baselines.setdefault(place, str(figures.get("baseline_kernel", "")))
+            self._baselines.setdefault(case, str(figures.get("baseline_kernel", "")))
         if row.stage != "sweep" or row.point.is_baseline:
             return
         values = self._objective.values(figures) if row.ok else None
         if values is not None:
-            best = self._leaders.get(place)
-            old = None if best is None else self._objective.values(best.figures)
-            if old is None or self._objective.losses(values) < self._objective.losses(old):
-                self._leaders[place] = row
+            leader = self._leaders.get(case)
+            best = None if leader is None else self._objective.values(leader.figures)
+            if best is None or self._objective.losses(values) < self._objective.losses(best):
+                self._leaders[case] = row
         code = figures.get("code")
         if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
             self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)
 
     def _noises(self) -> dict[str, float]:
-        """The noise floor of each place: that of its worst board."""
-        found: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
-        for (place, _), noise in self._noise.items():
-            found[place] = max(noise, found.get(place, 0.0))
-        return found
+        """Return the noise floor of each case: that of its worst board."""
+        noises: dict[str, float] = dict(self._before.get("noise", {})) if self._source != "measured" else {}
+        for (case, _), noise in self._noise.items():
+            noises[case] = max(noise, noises.get(case, 0.0))
+        return noises

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -36,7 +35,7 @@ def publish(folder: Path, pictures: bool = True) -> None:
 
     Args:
         folder: of a study.
-        pictures: whether to draw any.
+        pictures: draw pictures too.
 
     Raises:
         ResultsError: the folder holds no study, or a damaged one; the message says where.
@@ -48,10 +47,10 @@ def publish(folder: Path, pictures: bool = True) -> None:
             forest(cells(study.stage("compare")), folder / FOREST, comparison_title(study))
     if study.stage("map"):
         write_whole(folder / MAP, map_page(study))
-        found = mapped(study.stage("map"))
-        if pictures and found:
-            title = f"{study.provenance['study']}: kernels picked for {len(found)} problems that nobody tuned."
-            map_picture(found, folder / MAP_PICTURE, f"{title} {source_line(study.provenance)}")
+        problems = mapped(study.stage("map"))
+        if pictures and problems:
+            title = f"{study.provenance['study']}: kernels picked for {len(problems)} problems that nobody tuned."
+            map_picture(problems, folder / MAP_PICTURE, f"{title} {source_line(study.provenance)}")
     if study.stage("sweep"):
         write_whole(folder / TABLE, report(study))
         if pictures:
@@ -59,45 +58,39 @@ def publish(folder: Path, pictures: bool = True) -> None:
 
 
 def comparison_title(study: Study) -> str:
-    """The title of a comparison's picture."""
-    about = study.provenance
-    return (
-        f"{about.get('study') or study.path.name}: speedup with the 95 % intervals of its pairs. {source_line(about)}"
-    )
+    """Return the title of a comparison's picture."""
+    name = study.provenance.get("study") or study.path.name
+    return f"{name}: speedup with the 95 % intervals of its pairs. {source_line(study.provenance)}"
 
 
 def _pictures(study: Study) -> None:
-    about, rows = study.provenance, rows_of(study, "sweep")
-    source = source_line(about)
-    if is_list(about) or not (rows["status"] == "ok").any():
+    provenance, rows = study.provenance, rows_of(study, "sweep")
+    source = source_line(provenance)
+    if is_list(provenance) or not (rows["status"] == "ok").any():
         return
-    if about.get("rungs"):
-        title = f"{about['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
-        ladder_bars(ladder(rows, about["rungs"]), study.path / "ladder.svg", title)
-    elif about["spec"].get("sampler", "exhaustive") != "exhaustive":
-        value = about["spec"].get("objective", ["speedup"])[0]
+    if provenance.get("rungs"):
+        title = f"{provenance['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
+        ladder_bars(ladder(rows, provenance["rungs"]), study.path / "ladder.svg", title)
+    elif provenance["spec"].get("sampler", "exhaustive") != "exhaustive":
+        value = provenance["spec"].get("objective", ["speedup"])[0]
         for group, part, path in _each(study.path, "search", rows):
-            title = f"{about['study']}, {group.title}: {about['spec']['sampler']}. {source}"
-            search_plot(part, _sliced(about, part), value, group.noted(about, "importance"), path, title)
-    elif about.get("facet_rows") or about.get("facet_cols"):
+            title = f"{provenance['study']}, {group.title}: {provenance['spec']['sampler']}. {source}"
+            names = {field for name in varied(provenance) for field in PAIRS.get(name, (name,))}
+            sliced = [name for name in FIELDS if name in names and part[name].nunique() > 1]
+            search_plot(part, sliced, value, group.noted(provenance, "importance"), path, title)
+    elif provenance.get("facet_rows") or provenance.get("facet_cols"):
         for group, part, path in _each(study.path, "heatmap", rows):
-            title = f"{about['study']}, {group.title}: speedup over cuBLAS. {source}"
-            down, across, x, y = spanning(about, "facet_rows", "facet_cols", "cols", "rows")
+            title = f"{provenance['study']}, {group.title}: speedup over cuBLAS. {source}"
+            down, across, x, y = spanning(provenance, "facet_rows", "facet_cols", "cols", "rows")
             small_multiples(part, down, across, x, y, path, title)
     else:
-        title = f"{about['study']}: speedup over cuBLAS (stages). {source}"
-        heatmap(rows, study.path / "heatmap.svg", title, *spanning(about))
+        title = f"{provenance['study']}: speedup over cuBLAS (stages). {source}"
+        heatmap(rows, study.path / "heatmap.svg", title, *spanning(provenance))
 
 
 def _each(folder: Path, name: str, rows: pd.DataFrame) -> Iterator[tuple[Group, pd.DataFrame, Path]]:
-    """The file of a picture for each group in which anything ran, named after it where there are several."""
+    """Yield each group in which anything ran with its rows and its picture's path, named after it among several."""
     parts = [(group, part) for group, part in groups(rows) if (part["status"] == "ok").any()]
     for group, part in parts:
-        file = f"{name}.svg" if len(parts) == 1 else f"{name}-{group.place.replace(' ', '-')}.svg"
+        file = f"{name}.svg" if len(parts) == 1 else f"{name}-{group.key.replace(' ', '-')}.svg"
         yield group, part, folder / file
-
-
-def _sliced(about: Mapping[str, Any], part: pd.DataFrame) -> list[str]:
-    """Parameters of a search that took several values."""
-    asked = {one for name in varied(about) for one in PAIRS.get(name, (name,))}
-    return [name for name in FIELDS if name in asked and part[name].nunique() > 1]

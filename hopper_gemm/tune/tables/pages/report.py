@@ -1,4 +1,4 @@
-"""The page of a study: where its figures come from, its tables, the best of each problem, regime and context."""
+"""The page of a study: the source of its figures, its tables, the best of each problem, regime and context."""
 
 from __future__ import annotations
 
@@ -15,90 +15,96 @@ from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder, ladder_table
 from hopper_gemm.tune.tables.pages.winners import is_list, winners, winners_table
 
 HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
-"""Parameters that published tables name otherwise."""
+"""Parameters with another name in published tables."""
 
 SHOWN_ACROSS = 8
-"""Configs of a search that serve all problems, at most, in its table."""
+"""Most configs that the table of a search over all problems shows."""
 
 CONFIGS = f"Configs: {LEGEND}."
 
 
 def report(study: Study) -> str:
-    """The Markdown page of a sweep, a search or a ladder."""
-    told, study = study, replace(study, provenance=pivot.escaped(study.provenance))
-    about, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
-    lines = [f"# {about['study']}", "", f"**{source_line(about)}**", "", scope_line(study), ""]
-    lines += [about.get("question", "").strip(), "", *_protocol_lines(about), ""]
-    if about.get("rungs"):
-        lines += [pivot.markdown_table(ladder_table(ladder(rows, about["rungs"])), "rung"), "", LADDER_LEGEND, ""]
-    elif about["spec"].get("across", "each") != "each":
-        lines += _across_lines(rows, finals, about["spec"]["across"])
-    if is_list(about):
-        lines += [winners_table(winners(told)), ""]
-    for group, part in pivot.groups(rows) if not is_list(about) else ():
+    """Return the page of a sweep, a search or a ladder in Markdown."""
+    unescaped, study = study, replace(study, provenance=pivot.escaped(study.provenance))
+    provenance, rows, finals = study.provenance, pivot.rows_of(study, "sweep"), pivot.rows_of(study, "final")
+    lines = [f"# {provenance['study']}", "", f"**{source_line(provenance)}**", "", scope_line(study), ""]
+    lines += [provenance.get("question", "").strip(), "", *_protocol_lines(provenance), ""]
+    if provenance.get("rungs"):
+        lines += [pivot.markdown_table(ladder_table(ladder(rows, provenance["rungs"])), "rung"), "", LADDER_LEGEND, ""]
+    elif provenance["spec"].get("across", "each") != "each":
+        lines += _across_lines(rows, finals, provenance["spec"]["across"])
+    if is_list(provenance):
+        lines += [winners_table(winners(unescaped)), ""]
+    for group, part in pivot.groups(rows) if not is_list(provenance) else ():
         lines += [f"## {group.title}", ""]
-        if not about.get("rungs"):
-            down, across = spanning(about)
-            facets = [name for name in spanning(about, "facet_rows", "facet_cols") if name is not None]
+        if not provenance.get("rungs"):
+            down, across = spanning(provenance)
+            facets = [name for name in spanning(provenance, "facet_rows", "facet_cols") if name is not None]
             table = pivot.pivot(part, down, across, facets=facets)
             down = ", ".join(HEADINGS.get(name, name) for name in (*facets, down))
             lines += [pivot.markdown_table(table, corner(down, across)), ""]
-        lines += [f"cuBLAS: {_baseline(part)}.{_noise(about, group)}", ""]
-        if not about.get("rungs"):
-            lines += _effect_lines(part, varied(about), set(spanning(about)))
-        lines += [text for one in best_lines(study, group, part, finals) for text in (one, "")]
-    cells = "" if about.get("rungs") or is_list(about) else "Cells: speedup over cuBLAS (stages). "
-    return "\n".join([*lines, cells + _coverage(about, rows) + _pace(about, rows), "", CONFIGS, ""])
+        ok, noise = part[part["status"] == "ok"], group.noted(provenance, "noise")
+        timed = "not timed"
+        if not ok.empty:
+            timed = f"{ok['baseline_us'].median():.1f} us, `{ok['baseline_kernel'].iloc[0]}`"
+        floor = f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
+        lines += [f"cuBLAS: {timed}.{floor}", ""]
+        if not provenance.get("rungs"):
+            lines += _effect_lines(part, varied(provenance), set(spanning(provenance)))
+        for sentence in best_lines(study, group, part, finals):
+            lines += [sentence, ""]
+    cells = "" if provenance.get("rungs") or is_list(provenance) else "Cells: speedup over cuBLAS (stages). "
+    return "\n".join([*lines, cells + _coverage(provenance, rows) + _pace(provenance, rows), "", CONFIGS, ""])
 
 
-def source_line(about: Mapping[str, Any]) -> str:
-    """One sentence on where the figures come from."""
-    gpu = about["gpu"]["name"]
-    if about.get("source") == "replayed":
-        record = about.get("replayed_from", "a record")
+def source_line(provenance: Mapping[str, Any]) -> str:
+    """Return one sentence on the source of the figures."""
+    gpu = provenance["gpu"]["name"]
+    if provenance.get("source") == "replayed":
+        record = provenance.get("replayed_from", "a record")
         return f"Replayed from recorded measurements of an {gpu} ({record}); nothing was measured here."
-    noted = (about["gpu"].get("driver") and f"driver {about['gpu']['driver']}", about.get("created"))
+    noted = (provenance["gpu"].get("driver") and f"driver {provenance['gpu']['driver']}", provenance.get("created"))
     return ", ".join([f"Measured on an {gpu}", *filter(None, noted)]) + "."
 
 
 def scope(study: Study) -> dict[str, str]:
-    """Regimes, contexts and boards of a study's timings, each as a list with commas."""
+    """Return regimes, contexts and boards of a study's timings, each as a list with commas."""
     rows = study.stage("sweep", "final", "compare") or study.rows
-    told = {
+    words = {
         "regime": [row.point.regime for row in rows],
         "context": [row.point.context for row in rows],
         "board": [board for row in rows if row.ok for board in row.board.split()] or ["unknown"],
     }
-    return {name: ", ".join(dict.fromkeys(values)) for name, values in told.items()}
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in words.items()}
 
 
 def scope_line(study: Study) -> str:
-    """Regimes, contexts and boards of a study's timings in one sentence."""
-    told = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
-    return f"{told[0].upper()}{told[1:]}."
+    """Return regimes, contexts and boards of a study's timings in one sentence."""
+    text = "; ".join(f"{name}: {values}" for name, values in scope(study).items())
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def spanning(about: Mapping[str, Any], *names: str) -> list[Any]:
-    """Columns that provenance notes under names, by default those that span the study's table; None where none is."""
+def spanning(provenance: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the columns that provenance notes under names, by default those that span the study's table, or None."""
     usual = {"rows": "tile_m", "cols": "k_depth"}
-    return [about.get(name) or usual.get(name) for name in names or usual]
+    return [provenance.get(name) or usual.get(name) for name in names or usual]
 
 
 def corner(*names: str) -> str:
-    """The heading of a table's corner: what goes down, what goes across."""
+    """Return the heading of a table's corner: the column that goes down, the column that goes across."""
     return " \\ ".join(HEADINGS.get(name, name) for name in names)
 
 
-def varied(about: Mapping[str, Any]) -> list[str]:
-    """Parameters of a study's space, and pairs such as ``cluster``, of which it tried several values."""
-    spec = about["spec"]
+def varied(provenance: Mapping[str, Any]) -> list[str]:
+    """Return parameters of a study's space, and pairs such as ``cluster``, of which it tried several values."""
+    spec = provenance["spec"]
     spaces = [spec.get("space", {}), *(problem.get("space", {}) for problem in spec.get("problems", ()))]
-    chosen = [one for space in spaces for one in space.items()]
+    chosen = [axis for space in spaces for axis in space.items()]
     return list(dict.fromkeys(name for name, values in chosen if isinstance(values, list) and len(values) > 1))
 
 
 def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:
-    """The configs that serve all problems best: those of the finals where there are any."""
+    """Return the table of the best configs for all problems: those of the finals where there are any."""
     table, stage = pivot.serving_all(finals, judged), "finals"
     if table.empty:
         table, stage = pivot.serving_all(rows, judged).head(SHOWN_ACROSS), "search"
@@ -121,7 +127,7 @@ def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list
 
 
 def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
-    """Sentences, in Markdown, on the best config of a group: in the sweep, measured again, and who shares its place.
+    """Return sentences, in Markdown, on the best config of a group: in the sweep, in the finals, and its ties.
 
     Args:
         study: of the rows.
@@ -132,8 +138,10 @@ def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.
     lines = []
     best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
     if best is not None:
-        even = _cannot_be_told(study.provenance, group, part, best)
-        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{even}"]
+        noise, ok = group.noted(study.provenance, "noise") or 0.0, part[part["status"] == "ok"]
+        even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
+        ties = f" {len(even) - 1} of {len(ok) - 1} others cannot be told from it." if len(even) > 1 else ""
+        lines += [f"Best of the sweep: `{pivot.config_of(best)}`, {pivot.interval(best)}.{ties}"]
     if final is not None:
         energy = f", {final['pj_per_flop']:.3f} pJ/FLOP against {final['baseline_pj_per_flop']:.3f}"
         lines += [
@@ -149,54 +157,36 @@ def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.
     return lines
 
 
-def _cannot_be_told(about: Mapping[str, Any], group: pivot.Group, part: pd.DataFrame, best: pd.Series) -> str:
-    """How many configs of the sweep cannot be told from its best."""
-    noise = group.noted(about, "noise") or 0.0
-    ok = part[part["status"] == "ok"]
-    even = ok[(ok["speedup_high"] >= best["speedup_low"]) | (ok["speedup"] >= (1 - noise) * best["speedup"])]
-    return f" {len(even) - 1} of {len(ok) - 1} others cannot be told from it." if len(even) > 1 else ""
-
-
-def _protocol_lines(about: Mapping[str, Any]) -> list[str]:
+def _protocol_lines(provenance: Mapping[str, Any]) -> list[str]:
     lines = []
-    for protocol in about.get("protocols", []):
+    for protocol in provenance.get("protocols", []):
         figures = ", ".join(f"{name} {value}" for name, value in protocol.items() if name != "regime")
         lines.append(f"- {protocol['regime']}: {figures} (seconds)")
-    data = about["spec"].get("data", ["normal"])
+    data = provenance["spec"].get("data", ["normal"])
     filled = "random normal data" if data == ["normal"] else f"data: {', '.join(data)} (checked on normal)"
     paired = "each trial paired with torch.mm in alternating order"
-    return [*lines, f"- {filled}, seed {about.get('seed', 0)}; cold L2; {paired}"]
+    return [*lines, f"- {filled}, seed {provenance.get('seed', 0)}; cold L2; {paired}"]
 
 
-def _noise(about: Mapping[str, Any], group: pivot.Group) -> str:
-    noise = group.noted(about, "noise")
-    return f" Noise floor (cuBLAS against itself): {noise:.2%}." if noise else ""
-
-
-def _baseline(part: pd.DataFrame) -> str:
-    ok = part[part["status"] == "ok"]
-    return "not timed" if ok.empty else f"{ok['baseline_us'].median():.1f} us, `{ok['baseline_kernel'].iloc[0]}`"
-
-
-def _coverage(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
-    """How many points ran, failed, were refused and why."""
+def _coverage(provenance: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    """Return the numbers of points that ran, failed, and were refused, with the rules."""
     statuses = rows["status"].map(pivot.words).value_counts()
-    told = "Coverage: " + ", ".join(f"{count} {status}" for status, count in statuses.items())
-    skipped, total = about.get("skipped") or {}, about.get("points")
+    text = "Coverage: " + ", ".join(f"{count} {status}" for status, count in statuses.items())
+    skipped, total = provenance.get("skipped") or {}, provenance.get("points")
     refused, why = sum(skipped.values()), ", ".join(f"{count} by {rule}" for rule, count in skipped.items())
     if total is None:
-        return f"{told}; {refused} refused and left out: {why}." if skipped else f"{told}."
+        return f"{text}; {refused} refused and left out: {why}." if skipped else f"{text}."
     copied = int(rows["reason"].str.startswith("same machine code").sum())
     twins = f", {copied} of them by a twin with the same machine code" if copied else ""
     legal = total - refused
     why = f" ({why})" if why else ""
     tried = f"{legal - len(rows)} not tried"
-    return f"{told}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {tried}."
+    return f"{text}{twins}; {total} points, {legal} of them legal, {refused} refused{why}, {tried}."
 
 
-def _pace(about: Mapping[str, Any], rows: pd.DataFrame) -> str:
-    """How fast the search went and whether the GPU had to wait; nothing where that was not noted."""
-    searched, at_work = about.get("searched"), about.get("at_work")
+def _pace(provenance: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    """Return the rate of the search and the share of time that the GPU waited; empty where that was not noted."""
+    searched, at_work = provenance.get("searched"), provenance.get("at_work")
     if not searched or not at_work:
         return ""
     rate = f"{(rows['status'] != 'illegal').sum() / searched:.1f} points a second for {searched:.0f} s"

@@ -1,9 +1,9 @@
-"""The table of problems that were tuned together: the winner of each, and where it came from."""
+"""The table of problems that were tuned together: the winner of each, and its origin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -21,16 +21,16 @@ class Winner:
     """The best config of one problem, regime and context.
 
     Args:
-        place: problem, regime and context.
+        key: problem, regime and context; ``place`` in the JSON.
         trials: rows of its search.
         config: its label; empty where nothing ran.
         speedup, speedup_low, speedup_high: over cuBLAS.
         final: whether the speedup is of fresh processes, not of the search alone.
-        even: finals that share the first place within the noise; 0 where the winner is the only one.
-        found: ``"search"``, or ``"known"``: the search began with it.
+        even: finals that share the first place within the noise; 0 where the winner is unique.
+        origin: ``"search"``, or ``"known"``: the search began with it; ``found`` in the JSON.
     """
 
-    place: str
+    key: str
     trials: int
     config: str = ""
     speedup: float | None = None
@@ -38,52 +38,64 @@ class Winner:
     speedup_high: float | None = None
     final: bool = False
     even: int = 0
-    found: str = ""
+    origin: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name for JSON, ``key`` as ``place`` and ``origin`` as ``found``."""
+        return {{"key": "place", "origin": "found"}.get(name, name): value for name, value in vars(self).items()}
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its line, as :data:`HEADINGS` has it."""
+        """Cells of its line, in the order of :data:`HEADINGS`."""
         if not self.config:
-            return self.place, "nothing ran" if self.trials else "not searched", "", str(self.trials), ""
+            return self.key, "nothing ran" if self.trials else "not searched", "", str(self.trials), ""
         shared = f" (one of {self.even} that are even)" if self.even else ""
         stage = "" if self.final else " in the search"
-        return self.place, f"`{self.config}`{shared}", interval(asdict(self)) + stage, str(self.trials), self.found
+        return self.key, f"`{self.config}`{shared}", interval(vars(self)) + stage, str(self.trials), self.origin
 
 
-def is_list(about: Mapping[str, Any]) -> bool:
+def is_list(provenance: Mapping[str, Any]) -> bool:
     """Return True if a study, by its provenance, searched several problems, each by itself."""
-    spec = about["spec"]
+    spec = provenance["spec"]
     searched = spec.get("sampler", "exhaustive") != "exhaustive" and spec.get("across", "each") == "each"
     return searched and len(spec.get("problems", ())) > 1
 
 
 def winners(study: Study) -> list[Winner]:
-    """The winner of each problem, regime and context of a list, in the order of its spec."""
-    rows, finals, about = rows_of(study, "sweep"), rows_of(study, "final"), study.provenance
-    searched = {group.place: (group, part) for group, part in groups(rows)}
-    found = []
-    for alone in checked(about["spec"], str(study.path)).each():
+    """Return the winner of each problem, regime and context of a list, in the order of its spec."""
+    finals, provenance = rows_of(study, "final"), study.provenance
+    searched = {group.key: (group, part) for group, part in groups(rows_of(study, "sweep"))}
+    best_of_each = []
+    for alone in checked(provenance["spec"], str(study.path)).each():
         for regime, context in product(alone.regimes, alone.contexts):
-            place = place_of(Point(alone.problems[0].problem(), "cublas", regime, context))
-            if place not in searched:
-                found.append(Winner(place, 0))
+            key = place_of(Point(alone.problems[0].problem(), "cublas", regime, context))
+            if key not in searched:
+                best_of_each.append(Winner(key, 0))
                 continue
-            group, part = searched[place]
+            group, part = searched[key]
             final = best_row(group.of(finals))
             best = best_row(part) if final is None else final
             if best is None:
-                found.append(Winner(place, len(part)))
+                best_of_each.append(Winner(key, len(part)))
                 continue
-            figures = {name: plain(best[name]) for name in ("speedup", "speedup_low", "speedup_high")}
-            config, even = config_of(best.to_dict()), group.noted(about, "even") or ()
-            origin = "known" if config in begun_with(alone) else "search"
-            about_it: dict[str, Any] = {"final": final is not None, "even": len(even), "found": origin}
-            found.append(Winner(place, len(part), str(config), **figures, **about_it))
-    return found
+            config = config_of(best.to_dict())
+            winner = Winner(
+                key,
+                len(part),
+                str(config),
+                speedup=plain(best["speedup"]),
+                speedup_low=plain(best["speedup_low"]),
+                speedup_high=plain(best["speedup_high"]),
+                final=final is not None,
+                even=len(group.noted(provenance, "even") or ()),
+                origin="known" if config in begun_with(alone) else "search",
+            )
+            best_of_each.append(winner)
+    return best_of_each
 
 
-def winners_table(found: Sequence[Winner]) -> str:
-    """The table in Markdown, and how many have a winner that was measured again."""
-    done = sum(one.final for one in found)
-    again = f"{done} of {len(found)} have a winner that was measured again in fresh processes."
-    return f"{markdown(HEADINGS, [one.cells for one in found])}\n\n{again}"
+def winners_table(listed: Sequence[Winner]) -> str:
+    """Return the table in Markdown, and the number of winners that were measured again."""
+    done = sum(winner.final for winner in listed)
+    again = f"{done} of {len(listed)} have a winner that was measured again in fresh processes."
+    return f"{markdown(HEADINGS, [winner.cells for winner in listed])}\n\n{again}"

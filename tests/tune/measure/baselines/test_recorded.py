@@ -40,7 +40,7 @@ def kept(tmp_path, monkeypatch):
         config, report = GemmConfig(tile_m=64, tile_n=64, stages=stages), replace(REPORT, code=f"code of {stages}")
         KernelStore(tmp_path / "store").put(KernelId.of(config, PROBLEM), b"%d" % stages, report)
         binaries.append(record_binary(tmp_path / "recorded", config, PROBLEM, tmp_path / "store"))
-    return [str(binary.about) for binary in binaries], launched
+    return [str(binary.description) for binary in binaries], launched
 
 
 def test_a_binary_is_restored_from_the_file_that_describes_it_wherever_that_lies(kept):

@@ -1,0 +1,353 @@
+"""The chapters on a Hopper GEMM: what each rung of the ladder changes in the kernel, how fast it is, when what runs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from docs.generate.pages.rings import traced
+from docs.generate.pages.sources import recorded
+from docs.generate.pages.specialised import source_of
+from docs.generate.pages.wording import wrapped
+from hopper_gemm.model import hopper
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import clusters_at_once, tile_order, work_items
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.parameters import all_values, kernel_of
+from hopper_gemm.tune.tables.ladder import MeasuredRung, Result, ladder
+from hopper_gemm.tune.tables.pivot import markdown, markdown_table, plain, rows_of
+from hopper_gemm.tune.tables.plots import patch, timeline
+from hopper_gemm.tune.tables.style import STYLE, save
+
+PROBLEM = GemmProblem(8192, 8192, 8192)
+WIDE = 6000
+"""Clocks that a timeline shows."""
+
+SHOWN = ("tile", "stages", "stagger", "schedule", "cluster", "raster", "swizzle", "serpentine", "peek", "persistent")
+"""Parameters at the head of a diff."""
+
+PRINTED = results_root() / "measurements/chapters.jsonl"
+"""Rows of ``make chapters``: the printed code of each chapter, timed."""
+
+COLUMNS = 90
+"""Columns of a listing: as many as a page of the site shows."""
+
+WIDTHS = (1, 4, 8, 16)
+"""Widths of a group whose first wave is drawn."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a trace.
+
+    Args:
+        kernel: name of the traced kernel.
+        since: what it begins with, and the stage of that.
+        told: title; None for what the study says of the kernel.
+        study, m: the trace, and the rows of its problem.
+    """
+
+    kernel: str
+    since: tuple[str, int] = ("math", 16)
+    told: str | None = None
+    study: str = "timeline"
+    m: int = 4096
+
+    @property
+    def found(self) -> tuple[dict[str, Any], pd.DataFrame]:
+        """The kernel as its sweep has it, and what its roles did when."""
+        return traced(self.study, self.m)[self.kernel]
+
+    @property
+    def title(self) -> str:
+        """Line above the timeline."""
+        return self.told or f"{self.kernel}: {self.found[0]['adds']}"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter.
+
+    Args:
+        page: name of its file, without suffix.
+        title: of the page, without the number.
+        idea: in a few words.
+        rungs: of the ladder, that it adds; the diff is of the last.
+        windows: that its timeline shows.
+    """
+
+    page: str
+    title: str
+    idea: str
+    rungs: tuple[str, ...]
+    windows: tuple[Window, ...] = ()
+
+
+FIRST = Window("whole", ("issues", 0), "the first tile of a CTA", "timeline-deep-k", 1024)
+SECOND = Window("whole", ("issues", 0), "the second tile of a persistent CTA", "timeline-deep-k", 2048)
+PAIRED, LARGER = (Window(name, study="timeline-ladder") for name in ("cluster 1x2", "256x192"))
+CHAPTERS = (
+    Chapter("1-serial", "One stage", "load, wait, multiply, wait", ("serial",), (Window("one stage"),)),
+    Chapter(
+        "2-stages",
+        "A ring of stages",
+        "load the next while this one is multiplied",
+        ("two stages", "multistage"),
+        (Window("two stages"), Window("three stages")),
+    ),
+    Chapter(
+        "3-producer",
+        "A producer of its own",
+        "who loads does not multiply",
+        ("specialised", "full ring"),
+        (Window("one consumer, stagger 0"),),
+    ),
+    Chapter(
+        "4-order",
+        "The order of the tiles",
+        "what runs at the same time should read the same",
+        ("swizzle 2", "swizzle 4", "swizzle 8"),
+    ),
+    Chapter(
+        "5-consumers",
+        "Two consumers",
+        "a larger tile, and a second warpgroup to feed the tensor cores",
+        ("two consumers", "stagger 1"),
+        (Window("stagger 0"), Window("stagger 1")),
+    ),
+    Chapter(
+        "6-persistent",
+        "A persistent kernel",
+        "one CTA an SM, walking over tiles; PDL",
+        ("persistent",),
+        (FIRST, SECOND),
+    ),
+    Chapter(
+        "7-store",
+        "A tile leaves by TMA",
+        "the epilogue through shared memory",
+        ("TMA store",),
+        (Window("stagger 1", ("math", 60), "the last four stages of a tile"),),
+    ),
+    Chapter(
+        "8-cluster",
+        "Clusters, and the real kernel",
+        "two CTAs load for each other",
+        ("cluster 1x2", "serpentine", "peek", "256x192"),
+        (PAIRED, LARGER),
+    ),
+)
+
+
+@cache
+def steps() -> dict[str, MeasuredRung]:
+    """The rungs of the recorded ladder by name."""
+    study = recorded("ladder")
+    return {step.name: step for step in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}
+
+
+def kernel(rung: str) -> Kernel:
+    """The kernel of a rung, resolved."""
+    return kernel_of(steps()[rung].config)
+
+
+def rates(number: int) -> str:
+    """Table of the last rung of each chapter before and of all rungs of this one: TFLOP/s at 8192^3 in both regimes,
+    and what each takes of an SM."""
+    taken, lines = _bursts("ladder"), {}
+    before = [chapter.rungs[-1] for chapter in CHAPTERS[: number - 1]]
+    for rung in (*before, *CHAPTERS[number - 1].rungs):
+        one_burst, steady = burst(rung), _result(rung, "steady")
+        row, one = taken[kernel(rung)], kernel(rung)
+        ring = one.stages * one.stage_bytes if isinstance(one.stages, int) else 0
+        lines[rung] = {
+            "over cuBLAS": f"{one_burst.speedup:.3f}x",
+            "TFLOP/s, burst": f"{one_burst.tflops:.0f}",
+            "steady": f"{steady.tflops:.0f}",
+            "tensor cores busy": f"{row['tensor_active']:.0f} %",
+            "MHz": f"{row['sm_mhz']:.0f}",
+            "ring": f"{ring / 1024:.0f} KiB",
+            "registers": f"{row['registers']:.0f}",
+        }
+    return markdown_table(pd.DataFrame(lines).T, "rung")
+
+
+def overview() -> str:
+    """The chapters with the rate of each one's last rung at 8192^3 in a burst; where the printed code was timed, beside
+    the rate of that."""
+    printed = _printed()
+    columns = ["chapter", "the idea", "TFLOP/s", "over cuBLAS"]
+    columns += ["as printed: TFLOP/s", "as printed: over cuBLAS"] if printed else []
+    lines = []
+    for number, chapter in enumerate(CHAPTERS, 1):
+        found, own = burst(chapter.rungs[-1]), printed.get(number, {})
+        line = [f"[{number}. {chapter.title}]({chapter.page}.md)", chapter.idea]
+        line += [f"{found.tflops:.0f}", f"{found.speedup:.3f}x"]
+        if printed:
+            line += [f"{own['tflops']:.0f}", f"{own['speedup']:.3f}x"] if own else ["", ""]
+        lines.append(line)
+    table = markdown(columns, lines)
+    return f"{table}\n\n{_told_of(printed)}" if printed else table
+
+
+def _printed() -> dict[int, dict[str, Any]]:
+    """The last recorded row of the printed code of each chapter that multiplied; none where none is recorded."""
+    if not PRINTED.is_file():
+        return {}
+    rows = map(json.loads, PRINTED.read_text().splitlines())
+    return {row["chapter"]: row for row in rows if row["status"] == "ok"}
+
+
+def _told_of(printed: Mapping[int, Mapping[str, Any]]) -> str:
+    """Sentence on where the printed code was timed, and how far it is from the ladder."""
+    ratios = [row["speedup"] / burst(CHAPTERS[number - 1].rungs[-1]).speedup for number, row in printed.items()]
+    on = " and ".join(dict.fromkeys(f"an {row['gpu']} ({row['created'][:10]})" for row in printed.values()))
+    return wrapped(
+        f"*As printed*: `make chapters` built the listings of the pages and timed them on {on} "
+        f"([rows](../../results/measurements/{PRINTED.name})); their speeds over `torch.mm` are {min(ratios):.3f} to "
+        f"{max(ratios):.3f} times those of the ladder."
+    )
+
+
+def again() -> str:
+    """Sentence on the rungs of the chapters, built and timed once more with a later kernel."""
+    first, later = _bursts("ladder"), _bursts("ladder-burst")
+    rungs = [kernel(rung) for chapter in CHAPTERS for rung in chapter.rungs]
+    ratios = sorted(later[one]["speedup"] / first[one]["speedup"] for one in rungs)
+    about = recorded("ladder-burst").provenance
+    return wrapped(
+        f"The {len(rungs)} kernels of the chapters were built and timed once more in a burst, with the sources of "
+        f"{about['created'][:10]} on another H200 ([rows](../../results/archive/h200/2026-11-24-ladder-burst)): their "
+        f"speeds over `torch.mm` were {ratios[0]:.3f} to {ratios[-1]:.3f} times those of the tables."
+    )
+
+
+def _bursts(name: str) -> dict[Kernel, Mapping[str, Any]]:
+    """The rows of a ladder at 8192^3 in a burst, by kernel."""
+    frame = rows_of(recorded(name), "sweep").query("m == 8192 and regime == 'burst'")
+    names = all_values(kernel("serial"))
+    return {kernel_of({one: plain(row[one]) for one in names}): row for _, row in frame.iterrows()}
+
+
+def burst(rung: str) -> Result:
+    """Recorded figures of a rung at 8192^3 in a burst."""
+    return _result(rung, "burst")
+
+
+def _result(rung: str, regime: str) -> Result:
+    (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (8192, regime))
+    return found
+
+
+def diff(number: int) -> str:
+    """Diff of the kernel of a chapter's last rung, beside the last rung of the chapter before; a hunk that
+    begins within a function names it."""
+    own = head(CHAPTERS[number - 1].rungs[-1]) + formatted(source_of(kernel(CHAPTERS[number - 1].rungs[-1])))
+    if number == 1:
+        return f"```python\n{own}```"
+    before = CHAPTERS[number - 2].rungs[-1]
+    lines = difflib.unified_diff(
+        (head(before) + formatted(source_of(kernel(before)))).splitlines(), own.splitlines(), lineterm="", n=2
+    )
+    shown = [_named(line, own.splitlines()) for line in lines if not line.startswith(("---", "+++"))]
+    return "\n".join(["```diff", *shown, "```"])
+
+
+def _named(line: str, own: list[str]) -> str:
+    """A line of a diff; the head of a hunk with the function that it begins within, if any, not line numbers."""
+    begins = re.match(r"@@ -\S+ \+(\d+)", line)
+    if begins is None:
+        return line
+    first = int(begins[1]) - 1
+    names = [found[1] for one in own[:first] if (found := re.match(r"def (\w+)", one))]
+    return f"@@ {names[-1]} @@" if own[first].startswith(" ") else "@@ @@"
+
+
+def head(rung: str) -> str:
+    """Facts of a rung as comments: parameters, and the launch at 8192^3."""
+    one = kernel(rung)
+    values = all_values(one)
+    values |= {
+        "tile": f"{one.tile_m} x {one.tile_n}, {one.tile_k} deep",
+        "cluster": f"{one.cluster_m} x {one.cluster_n}",
+    }
+    tiles = work_items(one, PROBLEM)
+    clusters = min(tiles, clusters_at_once(one.cluster_size)) if values["persistent"] else tiles
+    facts = [f"# {name}: {str(values[name]).lower()}" for name in SHOWN]
+    facts.append(f"# threads of a CTA: {one.threads}; registers: {_registers(one)}")
+    facts.append(f"# launch at 8192^3: {clusters * one.cluster_size} CTAs for {tiles * one.cluster_size} tiles")
+    return "\n".join([*facts, "", "", ""])
+
+
+def _registers(one: Kernel) -> str:
+    found = one.registers
+    return f"{found.producer} of a producer, {found.consumer} of a consumer" if found.moved else "as at the launch"
+
+
+@cache
+def formatted(source: str) -> str:
+    """Source in the house style, :data:`COLUMNS` wide; without ruff as it is."""
+    import subprocess
+    import sys
+    from importlib.util import find_spec
+
+    if find_spec("ruff") is None:
+        return source
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(COLUMNS), "-"]
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+
+
+@plt.rc_context(STYLE)
+def pictures(folder: Path) -> None:
+    """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``, and the patches of chapter 4."""
+    told = (
+        "One CTA of an NVIDIA H200, by its own clock. Blue: math; pale blue: math that is queued; green: a load; light "
+        "grey: a wait; dark grey: loads are issued; orange: the tile is stored. Numbers are stages."
+    )
+    for chapter in CHAPTERS:
+        if chapter.windows:
+            save(timelines(chapter.windows), folder / f"{chapter.page}.svg", told)
+    save(patches(), folder / "4-order.svg", "Tiles of the first wave at 8192^3 (dark), and the panels that they read.")
+
+
+@plt.rc_context(STYLE)
+def timelines(windows: Sequence[Window]) -> Figure:
+    """Timelines, one below the other, each :data:`WIDE` clocks."""
+    lanes = [1 + one.found[0]["config"]["stages"] + one.found[0]["config"]["consumers"] for one in windows]
+    size = (8, 0.27 * sum(lanes) + 0.6 * len(windows) + 0.5)
+    figure, axes = plt.subplots(len(windows), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
+    for axis, window in zip(axes.flat, windows, strict=True):
+        rung, found = window.found
+        what, stage = window.since
+        since = found[(found["what"] == what) & (found["stage"] == stage)]["start"].min()
+        part = found[(found["end"] > since) & (found["start"] < since + WIDE)].copy()
+        part[["start", "end"]] = part[["start", "end"]].clip(since, since + WIDE) - since
+        timeline(axis, part, rung["config"]["stages"])
+        axis.set_xlim(0, WIDE)
+        axis.set_title(window.title, fontsize=9, loc="left")
+        axis.label_outer()
+    return figure
+
+
+@plt.rc_context(STYLE)
+def patches() -> Figure:
+    """The first wave of 64 x 64 tiles by the width of the group."""
+    figure, axes = plt.subplots(1, len(WIDTHS), figsize=(8, 2.7), layout="constrained")
+    for axis, width in zip(axes, WIDTHS, strict=True):
+        order = tile_order(64, 64, "m", width, serpentine=False, most=hopper.SM_COUNT)
+        patch(axis, order, (64, 64), hopper.SM_COUNT)
+        axis.grid(visible=False)
+        axis.set(xticks=[], yticks=[])
+        axis.set_xlabel("single columns" if width == 1 else f"groups of {width} columns")
+    return figure

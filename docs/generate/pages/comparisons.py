@@ -1,0 +1,448 @@
+"""The recorded comparisons as pages tell them: the suite, other lists of problems, all lists, the power cap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from math import ceil
+from typing import Any
+
+from docs.generate import todays_code as today
+from docs.generate.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
+from docs.generate.pages.sources import recorded
+from docs.generate.pages.studies import on_h100s
+from docs.generate.pages.wording import wrapped
+from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
+from hopper_gemm.model import hopper
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import waves
+from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.tuned import pick, recorded_entries, results_root
+from hopper_gemm.tune.measure.verdict import published
+from hopper_gemm.tune.parameters import kernel_of as config_from
+from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.mapped import mapped
+from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of, short_label
+
+Record = Mapping[str, Any]
+
+LISTS = (
+    *("suite", "suite-latest", "suite-two-boards", "suite-isolated-third", "suite-isolated-again"),
+    *("suite-isolated-second", "suite-isolated-first"),
+    *("short", "short-first", "short-again", "drawn", "peers"),
+    *("served", "served-burst", "suite-steady"),
+    *("suite-chained", "suite-chained-third", "suite-chained-second", "suite-chained-first"),
+    *("suite-third", "suite-second", "suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
+)
+"""Recorded comparisons: isolated, then chained, the latest of each list first."""
+
+ON_H100S = ("suite-on-h100", "suite-on-h100-second")
+"""The suite on two boards of NVIDIA H100s, by the entries that serve there."""
+
+STEADY = (
+    *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
+)
+"""Studies at the power cap."""
+
+PEERS = {"cublas": "over `torch.mm`", "triton": "over Triton", "quack": "over quack"}
+"""Baselines of the comparison with other projects' kernels, with the name of their column."""
+
+
+def over(name: str, context: str = "isolated", regime: str = "burst") -> dict[str, dict[str, Record]]:
+    """A comparison's cells in one context and regime: of each problem those that ran, by baseline."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in cells(recorded(name).stage("compare")):
+        if (record["status"], record["context"], record["regime"]) == ("ok", context, regime):
+            found.setdefault(record["problem"], {})[record["against"]] = record
+    return found
+
+
+def suite_cells() -> dict[str, dict[str, Record]]:
+    """Those of the suite, in the order of its list."""
+    found = over("suite")
+    return {str(problem): found[str(problem)] for problem in read_shapes().of_regime("burst")}
+
+
+def speedups(name: str, context: str = "isolated", against: str = "cublas") -> dict[str, float]:
+    """The speedups of a comparison over one baseline, by problem."""
+    return {place: of[against]["speedup"] for place, of in over(name, context).items() if against in of}
+
+
+def kernel_of(*names: str) -> str:
+    """Digest of the kernel's sources with which studies were measured, its first digits, and the day."""
+    told = [recorded(name).provenance for name in names]
+    digests = dict.fromkeys(f"`{about['kernel'][:6]}`" for about in told)
+    return ", ".join((*digests, *dict.fromkeys(about["created"][:10] for about in told)))
+
+
+MARKED: dict[str, Callable[[Row], bool]] = {
+    **dict.fromkeys((*ON_H100S, "suite", "suite-chained", "short"), lambda row: True),
+    "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
+    "short-again": lambda row: row.figures["how"] == "model",
+    "map-held-out": lambda row: "pick 1" in row.figures["how"].split(", "),
+    "served": lambda row: row.point.regime == "steady" and str(row.point.problem) == "8192x8192x8192",
+}
+"""Studies whose figures are marked with their machine code, and which of their rows the figures are of."""
+
+
+def figure_rows(name: str) -> list[Row]:
+    """The rows behind a study's line of figures."""
+    return [row for row in recorded(name).stage("compare", "map") if row.ok and MARKED[name](row)]
+
+
+def measured_kernels(name: str) -> list[Measured]:
+    """The kernels behind a line of figures: of a study, or of a benchmark's table (``invariant``, ``ragged``)."""
+    if name in MARKED:
+        return measured_of(recorded(name), figure_rows(name))
+    if name == "invariant":
+        rows = [(row, GemmProblem(*row["problem"])) for row in invariant_rows("suite")]
+    else:
+        rows = [(row, GemmProblem(**row["problem"])) for row in measured_rows(name)]
+    found = []
+    for row, problem in rows:
+        config = config_from(row.get("configs", {}).get("ours", {}))  # the default in rows that have its label alone
+        found.append(Measured(config, problem, row.get("code", {}).get("ours", ""), row.get("dsl", "")))
+    return found
+
+
+@cache
+def todays_code() -> TodaysCode:
+    """Today's machine code, as ``make pages`` wrote it last."""
+    return read_todays_code(results_root() / today.FILE)
+
+
+def mark_of(name: str) -> str:
+    """Whose machine code a line of figures is of, in a few words, and the days of measurement where its rows have
+    them."""
+    told = [mark(list(todays_code().standings(measured_kernels(name)).values()))]
+    return ", ".join([*told, recorded(name).provenance["created"][:10]] if name in MARKED else told)
+
+
+def no_longer_served(name: str = "suite") -> list[str]:
+    """The problems of a comparison for which the recorded table has another config than it ran."""
+    entries = recorded_entries()
+    rows = [row for row in recorded(name).stage("compare") if row.point.against == "cublas"]
+    served = ((row.point, pick(entries, row.point.problem, row.point.regime, row.point.context)) for row in rows)
+    return list(dict.fromkeys(str(point.problem) for point, now in served if now.config != point.config))
+
+
+def widened(record: Record) -> Record:
+    """A cell of a comparison with the interval that holds on other boards, as published."""
+    if record["status"] != "ok":
+        return record
+    ratio = Ratio(*(record[name] for name in ("speedup", "speedup_low", "speedup_high", "pairs")))
+    wide = published(ratio, record["baseline_us"], record["looks"])
+    return {**record, "speedup_low": wide.low, "speedup_high": wide.high}
+
+
+def figure(speedups: Iterable[float], bold: str = "") -> str:
+    """Speedups as their geometric mean, between two marks, and the least."""
+    found = list(speedups)
+    return f"{bold}{geometric_mean(found):.3f}x{bold}, least {min(found):.3f}x"
+
+
+MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
+"""Name of the column of :func:`mark_of`, with the address of the folder of docs."""
+
+
+def headline() -> str:
+    """Geometric means by list and context, and the best at the power cap."""
+    over_mm, over_faster = (figure(ratios, "**") for ratios in ratios_on_h100s())
+    what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
+    lines, what = (
+        [(what, "isolated", over_mm, over_faster, mark_of(ON_H100S[0]))],
+        "[the same {}](docs/suite.md) on H200s",
+    )
+    for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
+        found = over(name, context).values()
+        ours = figure((of["cublas"]["speedup"] for of in found), bold)
+        faster = figure((min(one["speedup"] for one in of.values()) for of in found), bold)
+        lines.append((what.format(len(found)), context, ours, faster, mark_of(name)))
+        what = "the same {}"
+    lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
+    short, *_, picked, _ = _others("docs/suite.md")
+    held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
+    harder = [geometric_mean(one.over_faster for one in mapped(study.stage("map"))) for study in held_out]
+    lines.append((*short[:3], "", short[3]))
+    lines.append((*picked[:3], f"{harder[0]:.3f}x; H100s {harder[1]:.3f}x", picked[3]))
+    best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
+    energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
+    what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
+    lines.append((what, "isolated", f"{best['speedup']:.3f}x", "", mark_of("served")))
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
+    return markdown(("problems", "context", *names), lines)
+
+
+def _invariant() -> tuple[str, str, str]:
+    """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, machine code."""
+    ratios = invariant_ratios(invariant_rows("suite"), "", "torch", "ours")
+    return figure(ratios.values()), "", mark_of("invariant")
+
+
+def result(suite: str = "suite.md") -> str:
+    """The result in a sentence: geometric means over the suite.
+
+    Args:
+        suite: address of the page that tells of it.
+    """
+    cells_of_suite = suite_cells().values()
+    mm = geometric_mean(of["cublas"]["speedup"] for of in cells_of_suite)
+    faster = geometric_mean(min(cell["speedup"] for cell in of.values()) for of in cells_of_suite)
+    h100_mm, h100_faster = map(geometric_mean, ratios_on_h100s())
+    return wrapped(
+        f"{len(cells_of_suite)} problems of many kinds: **{h100_mm:.3f}x** the speed of `torch.mm` on NVIDIA H100s, "
+        f"{h100_faster:.3f}x that of the faster of it and cuBLASLt; {mm:.3f}x and {faster:.3f}x on NVIDIA H200s, for "
+        f"which it was tuned ([geometric means]({suite}))."
+    )
+
+
+def ratios_on_h100s() -> tuple[list[float], list[float]]:
+    """Speedups of the suite on H100s, of every problem and board: over torch.mm, and over the faster baseline."""
+    boards = [over(name).values() for name in ON_H100S]
+    over_mm = [of["cublas"]["speedup"] for cells_of_board in boards for of in cells_of_board]
+    return over_mm, [min(cell["speedup"] for cell in of.values()) for cells_of_board in boards for of in cells_of_board]
+
+
+def suite_on_h100s() -> str:
+    """The suite on two H100s, problem by problem, and beside it what the model chooses there."""
+    boards, picked = [over(name) for name in ON_H100S], over("suite-by-model")
+    lines, columns = [], []
+    for problem in map(str, read_shapes().of_regime("burst")):
+        cells_of_boards = [board[problem] for board in boards]
+        ratios = [cell["speedup"] for of in cells_of_boards for cell in (of["cublas"], of["heuristics"])]
+        ratios.append(picked[problem]["cublas"]["speedup"])
+        columns.append(ratios)
+        us = (f"{of['cublas']['time_us']:.1f}" for of in cells_of_boards)
+        lines.append((problem, *us, *(f"{ratio:.3f}x" for ratio in ratios)))
+    means_of = (f"{geometric_mean(column):.3f}x" for column in zip(*columns, strict=True))
+    kinds = "over torch.mm", "over cuBLASLt's heuristics"
+    names = *(f"us, board {n}" for n in (1, 2)), *(f"{kind}, board {n}" for n in (1, 2) for kind in kinds)
+    header = ("problem", *names, "the model's choice, over torch.mm")
+    return markdown(header, [*lines, ("geometric mean", "", "", *means_of)])
+
+
+def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
+    """Lists beside the suite: problems, context, figure over torch.mm, machine code.
+
+    Args:
+        suite: address of the page that tells of them; empty on that page.
+    """
+
+    def link(text: str, anchor: str) -> str:
+        return f"[{text}]({suite}#{anchor})" if suite else text
+
+    drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
+    multiples, picked = ([row.figures["speedup"] for row in figure_rows(name)] for name in ("drawn", "short-again"))
+    short = link("24 short problems", "short-and-random-problems")
+    random = link(f"{len(drawn)} random problems", "short-and-random-problems")
+    untuned = link("untuned", "problems-that-nobody-tuned")
+    held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
+    picks, elsewhere = ([one.pick for one in mapped(study.stage("map"))] for study in held_out)
+    mean = geometric_mean(elsewhere)
+    menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
+    off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
+    more = len(off.keys() - {str(row.point.problem) for row in drawn})
+    lists = [
+        (f"{short}, 2 to 12 us of `torch.mm`", "isolated", speedups("short").values(), "short"),
+        (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
+        (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
+        (
+            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean:.3f}x",
+            "isolated",
+            picks,
+            "map-held-out",
+        ),
+        (
+            f"{len(picked)} of the short ones, {untuned}",
+            "isolated",
+            picked,
+            "short-again",
+        ),
+    ]
+    return [(*line[:2], figure(line[2]), mark_of(line[3])) for line in lists]
+
+
+def others() -> str:
+    """Table of the lists beside the suite."""
+    return markdown(("problems", "context", "over `torch.mm`", MARK.format("")), _others())
+
+
+def suite() -> str:
+    """The suite between other kernels, problem by problem, and what batch-invariant kernels reach."""
+    found, invariant = suite_cells(), invariant_ratios(invariant_rows("suite"), "", "torch", "ours")
+    lines = [
+        (
+            problem,
+            *(f"{of['cublas']['time_us']:.1f}", f"{of['cublas']['tflops']:.0f}"),
+            *(interval(widened(of[name])) for name in ("cublas", "cublaslt")),
+            f"{invariant[problem]:.3f}x",
+            f"`{short_label(config_of(of['cublas']))}`",
+        )
+        for problem, of in found.items()
+    ]
+    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in ("cublas", "cublaslt"))
+    lines.append(("geometric mean", "", "", *mean, f"{geometric_mean(invariant.values()):.3f}x", ""))
+    names = "over torch.mm", "over the best of cuBLASLt", "batch-invariant, over torch.mm"
+    return markdown(("problem", "us", "TFLOP/s", *names, "config"), lines)
+
+
+def standings() -> dict[str, str]:
+    """Each problem of the suite as ``ahead`` of both baselines, ``behind`` one of them or ``open``, by published
+    intervals."""
+    found = {}
+    for problem, of in suite_cells().items():
+        wide = [widened(one) for one in of.values()]
+        ahead, behind = all(one["speedup_low"] > 1 for one in wide), any(one["speedup_high"] < 1 for one in wide)
+        found[problem] = "ahead" if ahead else "behind" if behind else "open"
+    return found
+
+
+def standing() -> str:
+    """Sentences on the problems of the suite on which the kernel is ahead, behind or neither."""
+    ahead, behind, even = (
+        [one for one, told in standings().items() if told == word] for word in ("ahead", "behind", "open")
+    )
+    gone, code = no_longer_served(), todays_code().standings(measured_kernels("suite"))
+    changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
+    before = [str(problem) for problem, one in code.items() if one == EARLIER]
+    others = f" ({EARLIER} for {', '.join(before)})" if CURRENT in code.values() and before else ""
+    return wrapped(
+        f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
+        f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "
+        f"the faster of the two: {', '.join(even)}. The machine code that was measured is "
+        f"{mark(list(code.values()))}{others}; the configs are those that `matmul` runs{changed}."
+    )
+
+
+LEAD = 1.01
+"""Lead over the faster baseline up to which :func:`left` says what is missing."""
+
+
+def suite_answer() -> str:
+    """The answer of the study on the suite: where the kernel, tuned, is ahead."""
+    told = list(standings().values())
+    (mean,) = (one for one in means(cells(recorded("suite").stage("compare"))) if one.against == "cublas")
+    return wrapped(
+        f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the "
+        f"{len(told)} problems, and behind one of the two on {told.count('behind')}; over `torch.mm` the geometric "
+        f"mean is {mean.speedup:.3f}x."
+    )
+
+
+def left() -> str:
+    """Where the time of each problem of the suite goes: what the tensor cores of the fullest SM, or else memory, take
+    at least, what is left of the launch, and what a lead would take."""
+    lines = []
+    for problem, of in suite_cells().items():
+        ours, least = of["cublas"], min(one["speedup"] for one in of.values())
+        config, sizes, us = config_of(ours), problem_of(ours), ours["time_us"]
+        steps = ceil(ceil(sizes.k / config.tile_k) / config.split_k)
+        clocks = 2 * config.tile_m * config.tile_n * config.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
+        math = waves(config, sizes).waves * steps * clocks / ours["sm_mhz"]
+        memory = sizes.bytes / hopper.HBM_BYTES_PER_SECOND * 1e6
+        times = (f"{one:.1f}" for one in (us, math, memory, us - max(math, memory)))
+        missing = f"{us * (1 - least / LEAD):.1f}" if least < LEAD else ""
+        lines.append((problem, f"{least:.3f}x", *times, missing))
+    return markdown(("problem", "over the faster", "us", "tensor cores", "memory", "left", "to a lead"), lines)
+
+
+def even() -> str:
+    """A sentence on the problems on which less than 1 % separates the kernel from the faster baseline: their waves, and
+    the tile of cuBLASLt's best algorithm."""
+    shown, same = [], []
+    for problem, of in suite_cells().items():
+        if abs(min(one["speedup"] for one in of.values()) - 1) < LEAD - 1:
+            ours = of["cublas"]
+            shown.append(f"{problem} ({waves(config_of(ours), problem_of(ours)).waves})")
+            if f"_{ours['tile_m']:.0f}x{ours['tile_n']:.0f}_" in of["cublaslt"]["baseline_kernel"]:
+                same.append(problem)
+    return wrapped(
+        "Less than 1 % separates the kernel from the faster baseline on these problems, whose waves of tiles stand in "
+        f"brackets: {', '.join(shown)}. In a single wave the first load has to be asked for and to arrive, and the "
+        "last byte to leave ([neighbours](neighbours.md)), with nothing beside them. The best of some thousand "
+        "algorithms of cuBLASLt has not got rid of that either, and runs the same tile on "
+        f"{len(same)} of the {len(shown)}."
+    )
+
+
+def rivals_clusters() -> str:
+    """Clusters in which cuBLASLt's best algorithm ran in the suite, on the problems of the study of split-K parts."""
+    problems = "256x4096x14336", "512x512x65536", "1024x1024x16384"
+    clusters: dict[str, set[str]] = {problem: set() for problem in problems}
+    for row in recorded("suite").stage("compare"):
+        if row.ok and str(row.point.problem) in clusters and row.point.against == "cublaslt":
+            found = re.search(r"_(\d+x\d+)_[hv]_", str(row.figures["baseline_kernel"]))
+            assert found
+            clusters[str(row.point.problem)].add(found[1])
+    told = ", ".join(f"{' or '.join(sorted(of))} on {problem}" for problem, of in clusters.items())
+    return wrapped(
+        "The best algorithms of cuBLASLt on these problems, in clusters that their names tell (all processes of the "
+        f"[suite](suite.md)): {told}."
+    )
+
+
+def lists() -> str:
+    """Geometric means of every recorded comparison."""
+    lines, root = [], results_root().parent
+    for name in LISTS:
+        study = recorded(name)
+        folder = study.path.relative_to(root)
+        link = f"[{name}](../{folder if 'archive' in folder.parts else folder / 'compare.md'})"
+        for mean in means(cells(study.stage("compare"))):
+            asked = f"{mean.problems} of {mean.total}" if mean.problems != mean.total else str(mean.problems)
+            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
+            context = mean.context if mean.regime == "burst" else f"{mean.context}, {mean.regime}"
+            lines.append((link, mean.against, context, asked, *figures, kernel_of(name)))
+    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind", "kernel, measured")
+    return markdown(names, lines)
+
+
+def peers() -> str:
+    """Kernels of other projects, each tuned by itself, problem by problem in one run."""
+    found = over("peers")
+    lines = [
+        (problem, f"{of['cublas']['time_us']:.1f}", *(f"{of[name]['speedup']:.3f}x" for name in PEERS))
+        for problem, of in found.items()
+    ]
+    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in PEERS)
+    return markdown(("problem", "us", *PEERS.values()), [*lines, ("geometric mean", "", *mean)])
+
+
+def steady() -> str:
+    """Finals and comparisons at the power cap, isolated: the best config of each problem, board by board."""
+    lines: list[tuple[str, ...]] = []
+    for name in STEADY:
+        study = recorded(name)
+        stage = "final" if study.stage("final") else "compare"
+        rows = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
+        best = {str(row.point.problem): row for row in sorted(rows, key=lambda row: row.figures["speedup"])}
+        page = study.path.relative_to(study.path.parents[2])
+        link = f"[{name}](../results/{page}/{'table' if stage == 'final' else 'compare'}.md)"
+        for problem, row in best.items():
+            one = row.figures
+            energy = f"{one['pj_per_flop']:.3f} ({one['baseline_pj_per_flop']:.3f})"
+            config = f"`{short_label(row.point.config)}`"
+            lines.append((problem, interval(one), energy, str(one["processes"]), row.board[4:8], config, link))
+    columns = ("problem", "over torch.mm", "pJ/FLOP (torch.mm)", "processes", "board", "config", "study")
+    return markdown(columns, sorted(lines))
+
+
+def steady_rows(name: str, stage: str) -> str:
+    """Every config of a study at the power cap."""
+    lines = [
+        (
+            str(row.point.problem),
+            f"`{short_label(row.point.config)}`",
+            interval(row.figures),
+            f"{row.figures['pj_per_flop']:.3f} ({row.figures['baseline_pj_per_flop']:.3f})",
+            f"{row.figures['watts']:.0f}",
+        )
+        for row in pooled(recorded(name).stage(stage))
+        if row.ok and not row.point.is_baseline
+    ]
+    return markdown(("problem", "config", "over torch.mm", "pJ/FLOP (torch.mm)", "watts"), lines)

@@ -1,0 +1,303 @@
+"""Tables of batch invariance (bits and price), of rows out of TMA's reach, of layers, and of the examples."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import truediv
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from docs.generate.pages.wording import wrapped
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.tables.comparison import geometric_mean
+from hopper_gemm.tune.tables.pivot import markdown
+from tests.verify.rows import read_rows
+from tests.verify.tally import counted, torch_lines
+
+NOT_YET = "Not run on a GPU yet."
+
+OVER_MM = {"over `torch.mm`": ("", "torch", "ours")}
+FIXED = {"over it with `:16:8`": (":16:8", "torch", "ours")}
+OVER_TRITON = {"over Triton": ("", "triton", "ours")}
+OVER_PLAIN = {"over ours without the condition": ("", "plain", "ours")}
+"""Columns: (workspace, other arm, own arm) of ``benchmarks.invariant``."""
+
+LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
+    "suite": (
+        "On the [suite](suite.md); above 1 the batch-invariant kernels are faster",
+        OVER_MM | FIXED | OVER_PLAIN,
+    ),
+    "held-out": (
+        "On problems that nobody tuned, drawn from those of the [map](suite.md#problems-that-nobody-tuned) to which "
+        "nothing was fitted",
+        OVER_MM | OVER_PLAIN,
+    ),
+    "deep": (
+        "Few columns and a long k, where the cut matters",
+        OVER_MM | OVER_PLAIN,
+    ),
+    "rows": (
+        "Beside the persistent Triton kernel of [batch_invariant_ops]"
+        "(https://github.com/thinking-machines-lab/batch_invariant_ops), which servers use for this purpose; bf16, the "
+        "weight (n, k) as linear layers hold it, for which that kernel has a tile of 128x128",
+        OVER_TRITON | OVER_MM | OVER_PLAIN,
+    ),
+    "rows-fp16": (
+        "The same in fp16 with the second matrix contiguous along n, for which that kernel has a tile of 128x256",
+        OVER_TRITON | OVER_MM | OVER_PLAIN,
+    ),
+}
+"""Lists of problems, with what is said of them, and their columns."""
+
+
+def bits(folder: Path | None = None) -> str:
+    """Kernels and outputs that were compared with the newest sources, by what was launched; and the digests of those
+    sources."""
+    rows = read_rows(folder or results_root() / "verification/batch-invariance")
+    if not rows:
+        return NOT_YET
+    now = [row for row in rows if row.kernel == rows[-1].kernel]
+    lines = []
+    for kind in [*dict.fromkeys(row.kind for row in now), ""]:
+        own = [row for row in now if kind in ("", row.kind)]
+        status = Counter(row.status for row in own)
+        other = status["wrong_result"]
+        counts = len(own), counted(own), other, len(own) - status["ok"] - status["skipped"] - other
+        boards = len({row.board for row in own if row.board})
+        lines.append([kind or "all", *(f"{count:,}" for count in counts), str(boards)])
+    kernels, verifiers = (
+        ", ".join(dict.fromkeys(f"`{getattr(row, name)}`" for row in now)) for name in ("kernel", "verifier")
+    )
+    gpus = ", ".join(dict.fromkeys(row.gpu for row in now if row.gpu))
+    head = ["launched", "jobs", "outputs with the reference's bits", "jobs with other bits", "failed else", "boards"]
+    reasons = Counter(row.reason.split(":")[0] if row.status == "crash" else row.status for row in now)
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if reason not in ("ok", "skipped"))
+    about = f" Failed: {told}." if told else ""
+    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel {kernels}, verifier {verifiers}.{about}"
+
+
+def torch_changes(folder: Path | None = None) -> str:
+    """Outputs and rows of torch.mm that change with the number of rows, by cuBLAS workspace."""
+    path = (folder or results_root() / "verification/batch-invariance") / "torch-mm.csv"
+    if not path.is_file():
+        return NOT_YET
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    ran = ", ".join(dict.fromkeys(f"{row['gpu']}, torch {row['torch']}" for row in rows))
+    return "\n".join([*torch_lines(rows), "", f"On {ran}."])
+
+
+def costs(path: Path | None = None) -> str:
+    """Our batch-invariant kernels over torch.mm, Triton and ours without the condition: a table for each list of
+    problems that was measured."""
+    own = {name: invariant_rows(name, path) for name in LISTS}
+    told = [
+        f"{wrapped(about + ':')}\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]
+    ]
+    return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
+
+
+def invariant_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of ``benchmarks.invariant`` of one list."""
+    found = path or results_root() / "measurements/invariance.jsonl"
+    rows = map(json.loads, found.read_text().splitlines() if found.is_file() else ())
+    return [row for row in rows if row["list"] == name]
+
+
+def invariant_ratios(rows: Sequence[dict[str, Any]], workspace: str, other: str, own: str) -> dict[str, float]:
+    """How many times as fast as one arm another was, by problem; of several boards the mean."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row["workspace"] == workspace and {other, own} <= set(row["us"]):
+            ratio = median(map(truediv, row["us"][other], row["us"][own]))
+            found.setdefault(str(GemmProblem(*row["problem"])), []).append(ratio)
+    return {problem: geometric_mean(ratios) for problem, ratios in found.items()}
+
+
+def measured_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of a table that a benchmark wrote, of each problem, finish and board the newest."""
+    found = path or results_root() / f"measurements/{name}.jsonl"
+    rows = (json.loads(line) for line in found.read_text().splitlines())
+    return list({(str(row["problem"]), row.get("finish"), row.get("board")): row for row in rows}.values())
+
+
+def over(row: Mapping[str, Any], other: str) -> float:
+    """How many times as fast as another arm ours was: the median of the rounds."""
+    return median(map(truediv, row["us"][other], row["us"]["ours"]))
+
+
+def with_boards(columns: Sequence[str], lines: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table, with a column for the board where the rows have several; a line for each row, then more of all."""
+    boards = [row.get("board", "not noted")[:12] for row in rows]
+    if len(set(boards)) == 1:
+        return markdown(columns, lines)
+    named = zip(lines, [*boards, *[""] * (len(lines) - len(boards))], strict=True)
+    return markdown([*columns, "board"], [[*line, board] for line, board in named])
+
+
+def out_of_reach(path: Path | None = None) -> dict[str, float]:
+    """Problems with rows that TMA cannot reach, and their speedup over torch.mm, of several boards the mean."""
+    found: dict[str, list[float]] = {}
+    for row in measured_rows("ragged", path):
+        found.setdefault(str(GemmProblem(**row["problem"])), []).append(over(row, "torch.mm"))
+    return {problem: geometric_mean(ratios) for problem, ratios in found.items()}
+
+
+def ragged(path: Path | None = None) -> str:
+    """These problems one by one: times, padding included and alone, and speedup over torch.mm."""
+    rows = measured_rows("ragged", path)
+    lines = []
+    for row in rows:
+        times = (f"{median(row['us'][arm]):.1f}" for arm in ("torch.mm", "ours", "padding"))
+        problem, off = str(GemmProblem(**row["problem"])), ", ".join(row["out_of_reach"].upper())
+        host = f"{row['host_us']['ours']:.1f} us ({row['host_us']['torch.mm']:.1f})"
+        lines.append([problem, off, *times, f"{over(row, 'torch.mm'):.3f}x", host])
+    lines.append(["geometric mean", "", "", "", "", f"{geometric_mean([*out_of_reach(path).values()]):.3f}x", ""])
+    times_of = ("torch.mm, us", "ours, us", "padding alone, us")
+    return with_boards(("problem", "out of reach", *times_of, "over torch.mm", "host (torch.mm)"), lines, rows)
+
+
+LAYERS = {
+    "bias": "`linear` with bias",
+    "bias+gelu": "`linear` with bias and gelu",
+    "bias+gelu_tanh": "`linear` with bias and gelu by tanh",
+    "silu*up": "`swiglu`",
+}
+"""Finishes that were timed, as the page calls them."""
+
+BESIDE = {
+    "eager": "over torch, operator by operator",
+    "compiled": "over torch.compile",
+    "quack": "over quack's fused call",
+    "torch.mm": "over torch.mm alone",
+    "plain product": "over our product alone",
+}
+"""Arms beside which a layer was timed, with the name of their column."""
+
+SLOWER = 0.98
+"""Speed of a layer, over that of its product alone, below which the page says what the rest of it costs."""
+
+VARIANTS = {
+    "as it was": "none of the steps",
+    "exact as for fp32": "gelu as exact as for fp32",
+    "not in order, kept": "registers kept, not in order",
+    "not in order": "not in order",
+}
+"""Variants of a kernel with a finish that were timed beside it, as the page calls them."""
+
+
+def finished_rows(path: Path | None = None) -> list[dict[str, Any]]:
+    """Rows of layers: of the newest kernel first, then of earlier ones."""
+    rows = measured_rows("linear", path)
+    return sorted(rows, key=lambda row: row.get("kernel") != rows[-1].get("kernel"))
+
+
+def layers(path: Path | None = None) -> str:
+    """Layers in one launch over the same in several, and over a product alone, with a sentence on where what follows
+    the product costs."""
+    rows = finished_rows(path)
+    newest = rows[0].get("kernel")
+    arms = [name for name in BESIDE if any(name in row["us"] for row in rows)]
+    lines, slower = [], dict[str, dict[str, list[str]]]()
+    for row in rows:
+        layer, place, alone = LAYERS[row["finish"]], "x".join(map(str, row["problem"])), over(row, "plain product")
+        ratios = [f"{over(row, name):.3f}x" if name in row["us"] else "" for name in arms]
+        kernel = f"`{newest[:6]}`" if newest and row.get("kernel") == newest else "an earlier one"
+        lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios, kernel])
+        if alone < SLOWER and row.get("kernel") == newest:
+            slower.setdefault(layer, {}).setdefault(place, []).append(f"{1 / alone:.3f}")
+    ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
+    told = "".join(
+        f" {layer} takes over {100 * (1 / SLOWER - 1):.0f} % longer than its product alone: "
+        + ", ".join(f"{' and '.join(times)} times at {place}" for place, times in of.items())
+        + "."
+        for layer, of in slower.items()
+    )
+    table = with_boards(("layer", "m x n x k", "us", *(BESIDE[name] for name in arms), "kernel"), lines, rows)
+    return f"{table}\n\n{wrapped(f'Isolated, medians of the rounds, on an {ran}.{told}')}"
+
+
+def variants(path: Path | None = None) -> str:
+    """Time of a layer without a step of its epilogue, over its time with all."""
+    rows = [row for row in finished_rows(path) if set(VARIANTS) & set(row["us"])]
+    lines = [
+        [
+            LAYERS[row["finish"]],
+            "x".join(map(str, row["problem"])),
+            *(f"{over(row, name):.3f}x" if name in row["us"] else "" for name in VARIANTS),
+        ]
+        for row in rows
+    ]
+    return markdown(("layer", "m x n x k", *VARIANTS.values()), lines)
+
+
+LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channels on cuda, over torch, all picked"
+COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
+"""Titles of the tables of a decoder layer: few sizes tuned; all picked."""
+
+
+def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
+    """Sentence on layers in one launch and on patched models, each as the least and the greatest of its speedups."""
+    rows = finished_rows(layers)
+    by_finish: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row.get("kernel") == rows[0].get("kernel"):
+            by_finish.setdefault(row["finish"], []).append(row)
+    gelu, gated = (_range(over(row, "eager") for row in by_finish[finish]) for finish in ("bias+gelu", "silu*up"))
+    tables = _examples(examples)
+    layers_timed = (tables[title]["rows"] for title in LAYER)
+    timed = [row for rows in layers_timed for row in rows]
+    layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
+    model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
+    phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
+    compiled = [row for title in COMPILED for row in tables[title]["rows"]]
+    beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
+    return wrapped(
+        f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {gelu} the speed of torch's "
+        f"operators, a gated one at {gated}; in CUDA graphs a patched layer of Llama-3-8B at {layer}, with fused "
+        f"epilogues at {fused}, and a patched model of a public architecture at {phases}. Beside torch.compile, in "
+        f"graphs, the fused layer alone runs at {beside}, fused and compiled at {within}: a compiled model takes the "
+        "fused calls and stays compiled. "
+        "[All of them](docs/using.md#a-model-in-one-line)."
+    )
+
+
+def _range(ratios: Iterable[float]) -> str:
+    found = sorted(ratios)
+    return f"{found[0]:.3f}x to {found[-1]:.3f}x"
+
+
+def _examples(path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """The tables of the examples by title, the newest of each."""
+    found = path or results_root() / "measurements/examples.jsonl"
+    return {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
+
+
+def examples(path: Path | None = None) -> str:
+    """The tables of the examples as they printed them on a GPU, the newest of each."""
+    tables = _examples(path)
+    return "\n\n".join(
+        f"{title}, {table['device']} with torch {table['torch']}:\n\n{_printed(table['rows'])}"
+        for title, table in tables.items()
+    )
+
+
+def _printed(rows: Sequence[Mapping[str, Any]]) -> str:
+    words = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    return markdown(tuple(rows[0]), words)
+
+
+def _table(rows: Sequence[dict[str, Any]], arms: Mapping[str, tuple[str, str, str]]) -> str:
+    """A line for each problem, then the geometric means and the least; a column for each (workspace, other, own)."""
+    ratios = [invariant_ratios(rows, *arm) for arm in arms.values()]
+    problems = dict.fromkeys(str(GemmProblem(*row["problem"])) for row in rows)
+    lines = [[one, *(f"{found[one]:.3f}x" if one in found else "" for found in ratios)] for one in problems]
+    for name, of_all in (("geometric mean", geometric_mean), ("least", min)):
+        lines.append([name, *(f"{of_all(list(found.values())):.3f}x" if found else "" for found in ratios)])
+    boards = ", ".join(f"{gpu} `{board[:12]}`" for gpu, board in dict.fromkeys((r["gpu"], r["board"]) for r in rows))
+    kernels = ", ".join(dict.fromkeys(f"`{row['kernel'][:6]}`" for row in rows))
+    return f"{markdown(['problem', *arms], lines)}\n\nIsolated, on {boards}; kernel {kernels}."

@@ -1,0 +1,457 @@
+"""Short tables of single studies for the pages that cite them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import ceil
+from statistics import median
+
+import pandas as pd
+
+from docs.generate.pages.depth import page_table, ran
+from docs.generate.pages.rings import rungs
+from docs.generate.pages.sources import pairs_by, read, recorded
+from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
+from hopper_gemm.model import hopper
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.menu import binaries
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import results_root, without_pdl
+from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.tables.comparison import geometric_mean
+from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
+from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
+
+GROUP = ["problem", "regime"]
+LATE = 3000
+"""Clocks after which a traced first load is not the first of its CTA."""
+
+LOAD_CLOCKS = 1800
+"""Clocks that a load takes where the ring starves, rounded: notebook 4 fits 1,821 for 32 KiB beside another load."""
+
+KIB = 1024
+
+
+def seed_finals() -> str:
+    """The finals of the seed table's best cells."""
+    lines = []
+    for row in pooled(recorded("seed-table").stage("final")):
+        one, config = row.figures, row.point.config
+        if row.ok and config is not None:
+            steady = row.point.regime == "steady"
+            energy = f"{one['pj_per_flop']:.3f} ({one['baseline_pj_per_flop']:.3f})" if steady else ""
+            cell, place = f"{config.tile_m} x {config.k_depth}", cube(str(row.point.problem))
+            lines.append((place, row.point.regime, cell, interval(one), energy, str(one["processes"])))
+    columns = ("problem", "regime", "M tile x K depth", "over cuBLAS", "pJ/FLOP (cuBLAS)", "processes")
+    return markdown(columns, lines)
+
+
+def seed_idle() -> str:
+    """Tensor-core activity in cells with no load ahead, and in the best cells of two rows."""
+    rows = ran("seed-table").query("regime == 'burst'")
+    busy = rows["tensor_active"].astype(float)
+    none = busy[rows["stages"] - 1 - rows["stagger"] <= 0]
+    four = {m: busy[(rows["tile_m"] == m) & (rows["k_depth"] == 4)] for m in (128, 256)}
+    lines = [
+        ("nothing loaded ahead", str(len(none)), f"{none.min():.0f} to {none.max():.0f} %"),
+        *((f"{m} x 4", str(len(each)), f"{each.min():.0f} to {each.max():.0f} %") for m, each in four.items()),
+    ]
+    return markdown(("cells", "number", "tensor cores busy"), lines)
+
+
+def clusters_of_four() -> str:
+    """Cost of clusters of four CTAs in the ladder."""
+    lines = [
+        (name, cube(f"{one.group.m}x{one.group.n}x{one.group.k}"), one.group.regime, percent(1 + one.gain))
+        for name in ("cluster 2x2", "cluster 4x1")
+        for one in rungs("ladder")[name].results
+        if one.gain is not None
+    ]
+    return markdown(("rung", "problem", "regime", "over `TMA store`"), lines)
+
+
+def regimes() -> str:
+    """The rate of cuBLAS in both regimes, over the seed table's rows."""
+    rows = ran("seed-table")
+    rates = 2.0 * rows["m"].astype(float) ** 3 / rows["baseline_us"].astype(float) / 1e6
+    table = rates.groupby([rows["m"], rows["regime"]]).median().unstack("regime")
+    shown = table.map(lambda one: f"{one:.0f} TFLOP/s").rename(index=lambda m: f"{m}^3")
+    return page_table(shown, "cuBLAS")
+
+
+def data() -> str:
+    """Effect of other data: rates of ours and of cuBLAS over those on normal data, and our speedup."""
+    rows = ran("data").copy()
+    rows["cuBLAS"] = rows["baseline_us"].astype(float) ** -1
+    lines = []
+    for (problem, regime), part in rows.groupby(GROUP, sort=False):
+        one = part.set_index("data")
+        for word in ("zeros", "uniform"):
+            rates = (percent(one.loc[word, name] / one.loc["normal", name]) for name in ("tflops", "cuBLAS"))
+            ratios = (f"{one.loc[name, 'speedup']:.3f}x" for name in ("normal", word))
+            lines.append((cube(problem), regime, word, *rates, *ratios))
+    columns = ("problem", "regime", "data", "our rate", "cuBLAS's", "speedup on normal data", "on these")
+    return markdown(columns, lines)
+
+
+def tile_shapes() -> str:
+    """The fastest tiles of 8192^3 in each regime."""
+    rows = ran("tile-shape")
+    lines = [
+        (regime, row["tile"], f"{row['speedup']:.3f}x", f"{row['pj_per_flop']:.3f}" if regime == "steady" else "")
+        for regime, part in rows.groupby("regime")
+        for row in part.nlargest(3, "speedup").to_dict("records")
+    ]
+    return markdown(("regime", "tile", "over cuBLAS", "pJ/FLOP"), lines)
+
+
+def tile_order() -> str:
+    """A sentence on how much of the order of the tiles is the same in both regimes."""
+    rates = ran("tile-shape").groupby(["tile", "regime"])["speedup"].max().unstack("regime")
+    ranked = [rates[regime].sort_values(ascending=False).index for regime in ("burst", "steady")]
+    same = next(i for i, (one, other) in enumerate(zip(*ranked, strict=True)) if one != other)
+    alike = rates.rank().corr().loc["burst", "steady"]
+    return wrapped(
+        f"The {same} fastest tiles have the same order in both regimes, and the ranks of all {len(rates)} correlate by "
+        f"{alike:.2f}; what moves is the ratio to cuBLAS of tiles that leave tensor cores idle."
+    )
+
+
+def bytes_ahead() -> str:
+    """What tiles read in the time of a load, and the rings of whole stages that load as much ahead."""
+    lines = []
+    for tile_m, tile_n in ((256, 192), (256, 128), (128, 256)):
+        block = (tile_m + tile_n) * hopper.WGMMA_K * 2
+        clocks = 2 * tile_m * tile_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM
+        need = LOAD_CLOCKS * block / clocks
+        rings = [depth * block * (1 + ceil(need / (depth * block))) / KIB for depth in (2, 4)]
+        lines.append((f"{tile_m}x{tile_n}", f"{need / KIB:.0f} KiB", *(f"{ring:.0f} KiB" for ring in rings)))
+    head = ("tile", f"reads in {LOAD_CLOCKS:,} clocks", "ring at `k_depth` 2", "ring at `k_depth` 4")
+    return markdown(head, lines)
+
+
+def shallow_rows() -> pd.DataFrame:
+    """The best ring of each tile at depth 1 on long problems: ``rows`` of 32 bytes that an SM asks of the L2 in a
+    clock, and the share of the tensor cores' peak."""
+    parts = [ran(name).query("k_depth == 1 and k >= 4096") for name in ("stagger", "joint", "one-consumer")]
+    found = pd.concat([part.loc[part.groupby(["problem", "tile"])["speedup"].idxmax()] for part in parts])
+    tile_m, tile_n, across, down, busy = (
+        found[name].astype(float) for name in ("tile_m", "tile_n", "cluster_n", "cluster_m", "tensor_active")
+    )
+    clocks = 2 * tile_m * tile_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM / (busy / 100)
+    return found.assign(rows=(tile_m / across + tile_n / down) / clocks, busy=busy)
+
+
+def row_ceiling() -> str:
+    """The rate at which SMs get short rows, of tiles that need them at different rates."""
+    found = shallow_rows()
+    return wrapped(
+        "Depth 1 hits a ceiling of rows: in its fastest ring every tile gets "
+        f"{found['rows'].min():.2f} to {found['rows'].max():.2f} rows of 32 bytes a clock and SM from the L2 (tiles "
+        f"from 64x64 to 320x128, at 4096^3 and longer), while the tensor cores are busy {found['busy'].min():.0f} to "
+        f"{found['busy'].max():.0f} % of the time."
+    )
+
+
+def early() -> str:
+    """Gain of PDL, chained, with one CTA on an SM."""
+    lines = []
+    for name in ("early", "early-long"):
+        pairs = pairs_by(ran(name).query("ctas_per_sm == 1"), "pdl", False, True)
+        for problem, part in pairs.groupby("problem", sort=False):
+            us = part["time_us"].min()
+            lines.append((cube(problem), f"{us:.1f} us", spread(part["ratio"]), str(len(part))))
+    return markdown(("problem", "fastest with it", "gain by PDL", "pairs"), lines)
+
+
+def interleaved() -> str:
+    """Gain of interleaved split-K parts over contiguous ones, by problem and cluster."""
+    pairs = pairs_by(ran("deep-k"), "interleave_k", False, True)
+    lines = [
+        (problem, cluster, reach(part["ratio"]), percent(part["ratio"].median()), str(len(part)))
+        for (problem, cluster), part in pairs.groupby(["problem", "cluster"], sort=False)
+    ]
+    return markdown(("problem", "cluster", "gain", "median", "pairs"), lines)
+
+
+def ways_out() -> str:
+    """The best time of each tile by its way out."""
+    rows = ran("way-out").copy()
+    rows["way"] = [
+        "registers" if by == "direct" else way for way, by in zip(rows["staging"], rows["stores"], strict=True)
+    ]
+    best = rows.pivot_table(index=["problem", "tile"], columns="way", values="time_us", aggfunc="min")
+    table = best[["own", "ring", "registers"]].map(lambda us: f"{us:.1f} us")
+    table.index = [f"{problem}, {tile}" for problem, tile in table.index]
+    names = {"own": "buffers of its own", "ring": "through the ring", "registers": "straight from registers"}
+    return page_table(table.rename(columns=names), "problem, tile")
+
+
+def samplers() -> str:
+    """Share of recorded simulations that found the best of the space after 5 % of it."""
+    runs = json.loads((recorded("space").path / "simulation.json").read_text())
+    shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
+    table = pd.DataFrame(
+        [(one["problem"], shown[one["sampler"]], one["found"]) for one in runs if one["sampler"] in shown]
+    )
+    found = table.pivot_table(index=0, columns=1, values=2)[list(shown.values())]
+    return page_table(found.map(lambda one: f"{one:.0%}"), "space")
+
+
+def samplers_of_menu() -> str:
+    """Scores of simulated searches of the whole menu, on ten held-out problems: their mean and least, and how often a
+    run was within 1 % of the best after a twentieth of the menu."""
+    table = pd.DataFrame(json.loads((recorded("menu").path / "simulation.json").read_text()))
+    models = table["sampler"].map(lambda name: name.removesuffix("-blind") + "+model" * (name in ("gp", "tpe")))
+    shown = table.assign(sampler=models).groupby("sampler").agg({"score": ["mean", "min"], "found": "mean"})
+    shown.columns = ["score", "least of ten", "found in 5%"]
+    shown = shown.sort_values("score", ascending=False)
+    text = shown[["score", "least of ten"]].map("{:.2f}".format).assign(found=shown["found in 5%"].map("{:.0%}".format))
+    return page_table(text.rename(columns={"found": "found in 5%"}), "sampler")
+
+
+def measured(name: str) -> pd.DataFrame:
+    """A table that no sweep made."""
+    return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
+
+
+def scaling() -> str:
+    """Seconds and points a second of one sweep on one GPU and on two."""
+    lines = []
+    for row in measured("joint-scale").to_dict("records"):
+        seconds = row["last_point_seconds"] - row["first_point_seconds"]
+        told = f"{row['first_point_seconds']:.1f} s", f"{seconds:.1f} s", f"{row['points'] / seconds:.1f}"
+        lines.append((str(row["gpus"]), *told, f"{row['command_seconds']:.0f} s"))
+    return markdown(("GPUs", "start to first point", "first to last point", "points a second", "command"), lines)
+
+
+def host_time() -> str:
+    """Host time of a call by every way to call it, and over that of torch's way, problem by problem."""
+    rows = measured("host-time").to_dict("records")
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        own = lines.setdefault((row["call"], row["output"], row["gradient"]), [])
+        own.append(f"{row['us']:.1f} us, {row['over torch']:.2f}x")
+    ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
+    table = markdown(("call", "output", "gradient", *problems), [[*call, *times] for call, times in lines.items()])
+    return f"{table}\n\nOn an {ran}."
+
+
+def map_table() -> str:
+    """The map by the time of torch.mm, and apart what TMA reaches in place."""
+    return _map_table(mapped(recorded("map").stage("map")))
+
+
+def map_of_h100s() -> str:
+    """The part of the map that H100s measured, in two runs, likewise."""
+    return _map_table([one for name in ("map", "map-rest") for one in mapped(on_h100s(name).stage("map"))])
+
+
+def on_h100s(name: str) -> Study:
+    """A study of untuned problems on H100s."""
+    return read(results_root() / "h100/untuned" / name)
+
+
+def _map_table(found: Sequence[Mapped]) -> str:
+    table = markdown_table(by_stratum(found).drop(columns=["best", "wins"]), "torch.mm takes")
+    reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
+    means = [f"{geometric_mean(one.pick for one in of):.3f}x" for of in (reached, padded)]
+    over = geometric_mean(one.over_faster for one in reached)
+    told = wrapped(
+        f"TMA reaches the operands of {len(reached)} of these problems in place: there the picks have {means[0]}, and "
+        f"{over:.3f}x over the faster. The other {len(padded)}, whose rows start at odd addresses, which is slow in "
+        f"torch.mm too, have {means[1]}. The median of all is {median(one.pick for one in found):.3f}x."
+    )
+    return f"{table}\n\n{told}"
+
+
+def map_answer() -> str:
+    """What the map answers, in a sentence."""
+    found = mapped(recorded("map").stage("map"))
+    ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
+    pick, share = (
+        geometric_mean(each) for each in ([one.pick for one in found], [one.pick / one.best for one in found])
+    )
+    return wrapped(
+        f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick:.3f}x the speed of `torch.mm` in "
+        f"the geometric mean; it is ahead by its whole interval on {ahead} and behind on {behind}, and has "
+        f"{share:.3f} of the speed of the best kernel that was measured beside it."
+    )
+
+
+def held_out_table() -> str:
+    """The held-out problems of the map by the time of torch.mm."""
+    return _held_out_table(recorded("map-held-out"))
+
+
+def held_out_table_of_h100s() -> str:
+    """The same on H100s."""
+    return _held_out_table(on_h100s("map-held-out-again"))
+
+
+def _held_out_table(study: Study) -> str:
+    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
+    return markdown_table(shown, "torch.mm takes")
+
+
+def shares() -> str:
+    """Held-out problems by the time of torch.mm: speedups of the pick, of what a warm-up keeps, and of the best of a
+    search of the whole space; then what share of the best of the three the first two have."""
+    pick, warm = ({row.point.problem: row for row in on_h100s(name).stage("compare")} for name in ("pick", "warm"))
+    finals: dict[GemmProblem, dict[Kernel, list[float]]] = {}
+    for row in on_h100s("tune").stage("final"):
+        if row.ok:
+            speeds = finals.setdefault(row.point.problem, {}).setdefault(row.point.config, [])
+            speeds.append(row.figures["speedup"])
+    lines, found = [], list[tuple[float, float, float]]()
+    for problem, row in sorted(pick.items(), key=lambda one: one[1].figures["baseline_us"]):
+        speeds = [one[problem].figures["speedup"] for one in (pick, warm)]
+        us = f"{row.figures['baseline_us']:.1f} us"
+        if problem in finals:
+            speeds.append(max(median(of) for of in finals[problem].values()))
+            found.append((row.figures["baseline_us"], *(one / max(speeds) for one in speeds[:2])))
+        lines.append([problem_label(problem), us, *(f"{one:.3f}x" for one in speeds), *[""] * (3 - len(speeds))])
+    table = markdown(("problem", "torch.mm", "pick", "after warm-up", "best of a search"), lines)
+    parts = {
+        "under 30 us": [one for one in found if one[0] < 30],
+        "over 30 us": [one for one in found if one[0] >= 30],
+        "all that were searched": found,
+    }
+    columns = "torch.mm takes", "problems", "share of the best: pick, least", "after warm-up, least"
+    told = []
+    for name, of in parts.items():
+        _, *each = zip(*of, strict=True)
+        told.append([name, str(len(of)), *(f"{geometric_mean(share):.3f}, {min(share):.2f}" for share in each)])
+    return f"{table}\n\n{markdown(columns, told)}"
+
+
+EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-25-map-held-out")
+"""Earlier runs of the held-out problems, in the archive."""
+
+
+def held_out_again() -> str:
+    """Sentences on earlier runs of the held-out problems, and what the picks were worth in each."""
+    runs = [read(results_root() / f"archive/h200/{name}") for name in EARLIER]
+    means = [geometric_mean(one.pick for one in mapped(run.stage("map"))) for run in (*runs, recorded("map-held-out"))]
+    links = [
+        f"[{mean:.3f}x](../results/archive/h200/{name}/rows.csv.xz)" for mean, name in zip(means, EARLIER, strict=False)
+    ]
+    return wrapped(
+        "No constant was fitted to them. Three terms of the model were found on earlier runs of the same list, though, "
+        "so they are not wholly unseen: what lies outside a matrix, how long a cluster's CTAs wait for one another, "
+        "and narrow boxes. In these runs, each on two other boards, the picks of then had a geometric mean of "
+        f"{', '.join(links)} torch.mm; those of the table have {means[-1]:.3f}x."
+    )
+
+
+EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs", "64x64x64": "64 high, single CTAs"}
+"""How kernels of the study of rows outside are called here, by the beginning of their names."""
+
+
+ENDS = {"edge": "reaches out", "edge-moved": "moves back"}
+"""The two studies of rows that leave a part of the last tile empty, and where that tile ends in each."""
+
+
+def edge() -> str:
+    """Microseconds by the number of rows, for kernels whose tile has 64 or 96 of them, and how much longer two tiles
+    take where one row lies in the second than where the rows fill both; where the last tile reaches out, and where it
+    moves back."""
+    times: dict[tuple[str, int, str], dict[int, float]] = {}
+    for study, end in ENDS.items():
+        for row in recorded(study).stage("sweep"):
+            name = next((told for start, told in EDGE.items() if str(row.point.config).startswith(start)), None)
+            if row.ok and name is not None:
+                us = row.figures["baseline_us"] / row.figures["speedup"]
+                times.setdefault((name, row.point.problem.k, end), {})[row.point.problem.m] = us
+    rows = sorted({m for of in times.values() for m in of})
+    lines = [
+        [name, str(k), end, *(f"{of[m]:.1f}" for m in rows)]
+        for (name, k, end), of in sorted(
+            times.items(), key=lambda one: (*one[0][:2], list(ENDS.values()).index(one[0][2]))
+        )
+    ]
+    out, back = ([_one_row(times, end, side) for side in (96, 64)] for end in ENDS.values())
+    told = wrapped(
+        f"Where the last tile reaches out, two tiles of 96 rows take {out[0]} for 97 rows as for 192, two of 64 rows "
+        f"{out[1]} for 65 as for 128; where it moves back, {back[0]} and {back[1]}."
+    )
+    return f"{told}\n\n{markdown(('tile', 'k', 'the last tile', *(f'm = {m}' for m in rows)), lines)}"
+
+
+def _one_row(times: Mapping[tuple[str, int, str], Mapping[int, float]], end: str, side: int) -> str:
+    """How much longer two tiles take for one row more than one of them has than for all rows of both."""
+    ratios = [
+        of[side + 1] / of[2 * side] for (name, _, how), of in times.items() if how == end and name.startswith(str(side))
+    ]
+    return f"{min(ratios):.1f} to {max(ratios):.1f} times as long"
+
+
+def between() -> str:
+    """Products of a layer at numbers of rows between the menu's tiles: the menu's best, and the best of all that were
+    timed, on an H200; the menu was changed by the rows of an H100, then by these."""
+    speeds: dict[GemmProblem, dict[Kernel, float]] = {}
+    for row in read(results_root() / "h200/between").stage("sweep"):
+        if row.ok and not row.point.is_baseline:
+            speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
+    known, lines, means = set(binaries()), [], list[tuple[float, ...]]()
+    for problem, of in speeds.items():
+        best = max(speed for kernel, speed in of.items() if without_pdl(kernel).compiled() in known)
+        means.append((best, max(of.values())))
+        lines.append([str(problem), *(f"{speed:.3f}x" for speed in means[-1])])
+    lines.append(["geometric mean", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
+    return markdown(("m x n x k", "best of the menu", "best of all timed"), lines)
+
+
+def rests() -> str:
+    """Speedups of tiles near cuBLAS at 8192^3 by the rest before a burst."""
+    rows = measured("rest").query("m == 8192 and speedup > 0.9")
+    rows = rows.assign(tile=rows["tile_m"].astype(str) + "x" + rows["tile_n"].astype(str), rest=rows["rest_ms"])
+    table = rows.pivot_table(index="tile", columns="rest", values="speedup").map(lambda one: f"{one:.4f}x")
+    return page_table(table.rename(columns="{} ms".format), "tile")
+
+
+def launch_gap() -> str:
+    """The two lengths of a spacer in a graph: medians of the shorter and the longer, and how often each was seen."""
+    us = measured("launch-gap")["spacer_us"].dropna()
+    middle = (us.min() + us.max()) / 2
+    parts = {"shorter": us[us < middle], "longer": us[us >= middle]}
+    return markdown(
+        ("spacer", "seen", "median", "least", "most"),
+        [
+            (name, str(len(each)), *(f"{one:.2f} us" for one in (each.median(), each.min(), each.max())))
+            for name, each in parts.items()
+        ],
+    )
+
+
+def busy() -> str:
+    """Launches at 8192^3 alone and with 16 SMs held by another kernel."""
+    rows = measured("busy-sms")
+    alone = rows[rows["sms_held"] == 0].set_index("kernel")["median_ms"]
+    held = rows[(rows["sms_held"] == 16) & (rows["flag_in"] == "device")].set_index("kernel")["median_ms"]
+    lines = [(name, f"{alone[name]:.2f} ms", f"{ms:.2f} ms", f"{ms / alone[name]:.2f}") for name, ms in held.items()]
+    return markdown(("kernel", "alone", "16 SMs held", "ratio"), lines)
+
+
+def one_tile() -> str:
+    """Clocks of a traced CTA: until its first load is issued, until that is there, and from the last wgmma to the end.
+
+    Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
+    """
+    (folder,) = results_root().glob("archive/*/*-timeline-deep-k")
+    moments = pd.read_csv(folder / "moments.csv.gz")
+    problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
+    lines = []
+    for (place, rung), part in moments.assign(problem=problem).groupby(["problem", "rung"], sort=False):
+        at = part.pivot_table(index=["role", "stage"], columns="moment", values="clocks", aggfunc="first")
+        producer, consumers = at.loc["producer"], at.drop("producer", level="role")
+        issued = producer.loc[0, "issued"] - producer.loc[-1, "entry"]
+        had = consumers.xs(0, level="stage")["had"].min() - producer.loc[0, "issued"]
+        ends = consumers.xs(-1, level="stage").max()
+        if issued < LATE:
+            lines.append((place, rung, f"{issued:,.0f}", f"{had:,.0f}", f"{ends['left'] - ends['fed']:,.0f}"))
+    return markdown(("problem", "kernel", "first load issued", "there after", "last wgmma to the end"), lines)

@@ -1,0 +1,1 @@
+"""What torch's transforms ask of the operators: derivatives, batches, shards."""

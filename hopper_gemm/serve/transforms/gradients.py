@@ -1,0 +1,179 @@
+"""Derivatives of the operators, by products of the same operators.
+
+Gradients: dA = dC Bt; dB, which lies as B does, At dC or the transpose of dCt A. They have the operands' type, and so
+has the incoming gradient of an fp32 output. Tangents: dC = dA B + A dB, summed in fp32 and rounded once. What is before
+a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+from hopper_gemm.model.finish import ACTIVATIONS
+from hopper_gemm.serve.call import Call, Maybe, invariant, output_of
+from hopper_gemm.serve.operands import folded
+from hopper_gemm.serve.reference import activated
+
+OPS = torch.ops.hopper_gemm
+"""The operators, which are defined after this module is loaded."""
+
+
+def differentiated() -> bool:
+    """Return True if what is computed now may have tangents: within a transform, a tracer, or a forward-mode level."""
+    transformed = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
+    return transformed or forward_ad._current_level >= 0
+
+
+class Ways(NamedTuple):
+    """What multiplies in a backward pass: functions of the arguments of the operators of these names."""
+
+    mm: Callable[..., torch.Tensor] = lambda *given: OPS.mm(*given)
+    linear: Callable[..., torch.Tensor] = lambda *given: OPS.linear(*given)
+
+
+def _save_product(ctx: Any, call: Call) -> None:
+    wants_a, wants_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(call.a if wants_b else None, call.b if wants_a else None)
+    ctx.dtype, ctx.by_columns = call.a.dtype, call.b.stride(0) == 1 and call.b.stride(-1) != 1
+
+
+def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
+    """Return the gradients of a product; that of ``b`` lies as ``b`` does, so that a layer's weight needs no copy."""
+    a, b = ctx.saved_tensors
+    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
+    of_a = None if b is None else ways.mm(gradient, b.t(), None, rule)
+    if a is None:
+        return of_a, None
+    if ctx.by_columns:
+        return of_a, ways.mm(gradient.t(), a, None, rule).t()
+    return of_a, ways.mm(a.t(), gradient, None, rule)
+
+
+def _save_batches(ctx: Any, call: Call) -> None:
+    _save_product(ctx, call)
+    ctx.shared = call.b.dim() == 2
+
+
+def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
+    a, b = ctx.saved_tensors
+    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
+    of_a = None if b is None else OPS.bmm(gradient, b.mT, None, rule)
+    if a is None:
+        return of_a, None
+    if ctx.shared:
+        return of_a, ways.mm(folded(a).t(), folded(gradient), None, rule)
+    return of_a, OPS.bmm(a.mT, gradient, None, rule)
+
+
+def _save_layer(ctx: Any, call: Call) -> None:
+    again = call.activation is not None
+    wants_x, wants_w = ctx.needs_input_grad[:2]
+    ctx.activation, ctx.scale, ctx.dtype = call.activation, call.scale, call.a.dtype
+    ctx.save_for_backward(
+        call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
+    )
+    ctx.types = tuple(None if tensor is None else tensor.dtype for tensor in (call.bias, call.residual))
+
+
+def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
+    x, w, bias = ctx.saved_tensors
+    wanted = (*ctx.needs_input_grad, False, False, False)  # torch counts no arguments that were left out
+    bias_type, residual_type = ctx.types
+    dz = folded(gradient)
+    if ctx.activation:
+        z = ways.linear(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
+        dz = _slope(dz.float(), z, ctx.activation)
+    of_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
+    of_residual = gradient.to(residual_type) if wanted[4] else None
+    scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(ctx.dtype)
+    return *_of_operands(ctx, scaled, gradient.shape[:-1], x, w, ways), of_bias, None, of_residual
+
+
+def _save_gated(ctx: Any, call: Call) -> None:
+    ctx.save_for_backward(call.a, call.b)
+
+
+def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
+    x, w = ctx.saved_tensors
+    gate, up = ways.mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
+    incoming = folded(gradient).float()
+    dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
+    return _of_operands(ctx, dz.to(x.dtype), gradient.shape[:-1], x, w, ways)
+
+
+def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
+    """The gradient through an activation, both in fp32; also its tangent, since it acts on each element."""
+    if activation == "silu" and (torch.is_grad_enabled() or differentiated()):  # aten's silu_backward has no derivative
+        part = z.sigmoid()
+        return incoming * part * (1 + z * (1 - part))
+    entry = ACTIVATIONS[activation]
+    return getattr(torch.ops.aten, entry.gradient)(incoming, z, **entry.constants)
+
+
+def _of_operands(
+    ctx: Any, dz: torch.Tensor, leading: torch.Size, x: Maybe, w: Maybe, ways: Ways
+) -> tuple[Maybe, Maybe]:
+    """The gradients of x, with these leading axes, and of w, each if wanted, from that of the product."""
+    to_x, to_w = ctx.needs_input_grad[:2]
+    of_x = ways.mm(dz, w, None, ctx.batch_invariant).reshape(*leading, w.shape[1]) if to_x and w is not None else None
+    return of_x, ways.mm(dz.t(), folded(x), None, ctx.batch_invariant) if to_w and x is not None else None
+
+
+def _products(multiply: Callable[..., torch.Tensor], call: Call, tangents: Call) -> torch.Tensor:
+    """The tangent of a product, in fp32."""
+    parts = [
+        multiply(a, b, torch.float32, invariant(call))
+        for a, b in ((tangents.a, call.b), (call.a, tangents.b))
+        if a is not None and b is not None
+    ]
+    if not parts:
+        return call.a.new_zeros((*call.a.shape[:-1], call.b.shape[-1]), dtype=torch.float32)
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+def _folded_product(call: Call) -> Call:
+    """The product of a layer, of what is given of its operands."""
+    a, b = (None if call.a is None else folded(call.a)), (None if call.b is None else call.b.t())
+    return call._replace(a=a, b=b)
+
+
+def _tangent_of_layer(call: Call, tangents: Call) -> torch.Tensor:
+    dz = _products(OPS.mm, _folded_product(call), _folded_product(tangents))
+    if call.scale is not None:
+        dz = dz * call.scale
+    if tangents.bias is not None:
+        dz = dz + tangents.bias.float()
+    if call.activation:
+        given = folded(call.a), call.b, call.bias, None, None, call.scale, torch.float32, invariant(call)
+        dz = _slope(dz, OPS.linear(*given), call.activation)
+    dz = dz.reshape(output_of(call)[0])
+    return dz if tangents.residual is None else dz + tangents.residual.float()
+
+
+def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
+    product = _folded_product(call)
+    gate, up = OPS.mm(product.a, product.b, torch.float32, invariant(call)).chunk(2, -1)
+    of_gate, of_up = _products(OPS.mm, product, _folded_product(tangents)).chunk(2, -1)
+    tangent = _slope(of_gate * up, gate, "silu") + activated(gate, "silu") * of_up
+    return tangent.reshape(output_of(call)[0])
+
+
+class Derivative(NamedTuple):
+    """What an operator keeps of a call in a context, beside its rule of batch invariance; the gradients of its first
+    arguments, from that of its output; and the tangent of its output, of any type, from those of its tensors."""
+
+    save: Callable[[Any, Call], None]
+    backward: Callable[[Any, torch.Tensor, Ways], tuple[Maybe, ...]]
+    tangent: Callable[[Call, Call], torch.Tensor]
+
+
+DERIVATIVES = {
+    "mm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.mm, *given)),
+    "linear": Derivative(_save_layer, _of_layer, _tangent_of_layer),
+    "swiglu": Derivative(_save_gated, _of_gated, _tangent_of_gated),
+    "bmm": Derivative(_save_batches, _of_batches, lambda *given: _products(OPS.bmm, *given)),
+}

@@ -1,0 +1,373 @@
+"""Charts of a page as Vega-Lite specifications.
+
+A chart reads the page's rows unless it has data of its own. The page sets its parameter ``place``: the problem, regime
+and context to show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.tables.html.records import Record, compared, place_of, problems, roofline, table_cells, varied_of
+from hopper_gemm.tune.tables.ladder import ladder
+from hopper_gemm.tune.tables.pages.winners import is_list
+from hopper_gemm.tune.tables.pivot import rows_of
+from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, THEIRS, label
+
+Spec = dict[str, Any]
+
+CHOSEN = {"filter": "datum.place === place"}
+RAN = {"filter": "isValid(datum.trial)"}
+FIGURE = ".3f"
+WIDE = 1000
+"""Letters of an axis: a title with a line break is no valid expression."""
+
+CELLS_WITH_TEXT = 80
+"""Most cells of a map that show their figures as text."""
+
+
+SCATTERS = (
+    (
+        ("pj_per_flop", "energy, pJ/FLOP"),
+        ("speedup", "speedup over the baseline"),
+        ("Energy against speed", "Left is cheaper, up is faster; only regimes whose power was measured."),
+    ),
+    (
+        ("sm_mhz", "SM clock, MHz"),
+        ("watts", "power, W"),
+        ("Clock and power", "Mean clock and power while a kernel ran; a burst is too short for the power counter."),
+    ),
+    (
+        ("tensor_active", "tensor cores active, % of their peak at the clock"),
+        ("sm_mhz", "SM clock, MHz"),
+        ("Clock and tensor cores", "Busier tensor cores draw more power, and the clock gives way."),
+    ),
+)
+"""Scatters of all rows: column and title of the horizontal axis, of the vertical axis, and title and note."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Args:
+        title: above it.
+        note: a sentence below the title.
+        spec: of Vega-Lite; without data it shows the page's rows.
+        places: places with data for it; None for all.
+    """
+
+    title: str
+    note: str
+    spec: Spec
+    places: tuple[str, ...] | None = None
+
+
+def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
+    """Return the charts that a study has data for."""
+    drawn: list[Chart | None] = []
+    if study.stage("compare"):
+        drawn.append(_forest(compared(study)))
+    if study.stage("sweep"):
+        if study.provenance.get("rungs"):
+            drawn.append(_rungs(study))
+        else:
+            drawn += [_map(study), _history(rows), _slices(rows), _importance(study)]
+    if study.stage("map"):
+        drawn.append(_problems(study))
+    drawn += [_roofline(study), *(_scatter(rows, *axes) for axes in SCATTERS)]
+    return [chart for chart in drawn if chart is not None]
+
+
+def _axis(field: str, title: str, **more: Any) -> Spec:
+    """Return a quantitative axis that need not begin at zero."""
+    return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}, **more}
+
+
+def _tips(*names: str) -> list[Spec]:
+    kinds = {"speedup", "speedup_low", "speedup_high", "best", "pj_per_flop", "tflops", "sm_mhz", "watts", "time_us"}
+    kinds |= {"tensor_active", "gain", "intensity", "low", "high", "over_faster", "torch_us"}
+    return [{"field": name, **({"type": "quantitative", "format": ".4~g"} if name in kinds else {})} for name in names]
+
+
+def _even(axis: str) -> Spec:
+    """Return the line of equal speed."""
+    return {"mark": {"type": "rule", "color": EVEN, "strokeDash": [4, 3]}, "encoding": {axis: {"datum": 1}}}
+
+
+def _forest(cells: Sequence[Record]) -> Chart | None:
+    if not cells:
+        return None
+    names = list(dict.fromkeys(cell["over"] for cell in cells))
+    problems = len({cell["problem"] for cell in cells})
+    scale, legend = {"domain": names, "range": list(SERIES)}, {"orient": "top", "columns": 1, "labelLimit": 320}
+    colour = {"field": "over", "type": "nominal", "title": "over", "scale": scale, "legend": legend}
+    x = _axis("speedup", "speedup: right of 1 we are faster", scale={"type": "log", "nice": False})
+    x["axis"] = {"format": ".2f"}
+    sort = {"field": "order", "op": "min"}
+    shared = {
+        "y": {"field": "problem", "type": "nominal", "sort": sort, "title": None},
+        "yOffset": {"field": "over", "sort": names},
+        "color": colour,
+    }
+    ends = {"x": {**x, "field": "speedup_low"}, "x2": {"field": "speedup_high"}}
+    shown = _tips("problem", "over", "speedup", "speedup_low", "speedup_high", "time_us", "config")
+    spec = {
+        "data": {"values": list(cells)},
+        "transform": [CHOSEN],
+        "height": 26 * problems + 30,
+        "layer": [
+            {"mark": {"type": "rule"}, "encoding": {**shared, **ends, "tooltip": shown}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 40},
+                "encoding": {**shared, "x": x, "tooltip": shown},
+            },
+            _even("x"),
+        ],
+    }
+    return Chart(
+        "Forest plot", "Speedup over each baseline with the 95 % interval of its pairs; shortest launch on top.", spec
+    )
+
+
+def _rungs(study: Study) -> Chart:
+    steps = ladder(rows_of(study, "sweep"), study.provenance["rungs"])
+    values = [
+        {
+            "place": place_of(bool(study.stage("sweep")), result.group),
+            "order": i,
+            "rung": step.name,
+            "adds": step.adds,
+            "from": step.start or "",
+            "status": result.status,
+            "tflops": result.tflops,
+            "cuBLAS": result.baseline_tflops,
+            "speedup": result.speedup,
+            "gain": None if result.gain is None else 100 * result.gain,
+        }
+        for i, step in enumerate(steps)
+        for result in step.results
+    ]
+    y = {"field": "rung", "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None}
+    spec = {
+        "data": {"values": values},
+        "transform": [CHOSEN],
+        "height": 16 * len(steps) + 20,
+        "layer": [
+            {
+                "mark": {"type": "bar", "color": OURS},
+                "encoding": {"x": {"field": "tflops", "type": "quantitative", "title": "TFLOP/s"}, "y": y},
+            },
+            {
+                "mark": {"type": "tick", "color": THEIRS, "thickness": 2},
+                "encoding": {"x": {"field": "cuBLAS", "type": "quantitative"}, "y": y},
+            },
+        ],
+        "encoding": {
+            "tooltip": [
+                *_tips("rung", "adds", "from", "tflops", "speedup", "status"),
+                {"field": "gain", "type": "quantitative", "title": "gain, %", "format": "+.2f"},
+            ]
+        },
+    }
+    return Chart("Rungs", "TFLOP/s of each rung; the tick is cuBLAS, timed beside it.", spec)
+
+
+def _map(study: Study) -> Chart | None:
+    if is_list(study.provenance):
+        return None
+    down, across, cells = table_cells(study)
+    most = max(Counter(cell["place"] for cell in cells).values(), default=0)
+    if most < 2:
+        return None
+    x = {"field": across, "type": "ordinal", "title": label(across, WIDE), "axis": {"labelAngle": 0}}
+    y = {"field": down, "type": "ordinal", "title": label(down, WIDE)}
+    scale = {"type": "log", "scheme": "redblue", "domainMid": 1, "domain": [0.5, 2], "clamp": True}
+    shown = _tips(down, across, "text", "speedup", "tflops", "time_us", "config", "reason")
+    colour = {"field": "speedup", "type": "quantitative", "scale": scale, "legend": {"title": "speedup"}}
+    layers: list[Spec] = [{"mark": {"type": "rect"}, "encoding": {"color": colour, "tooltip": shown}}]
+    if most <= CELLS_WITH_TEXT:
+        ink = {"condition": {"test": "datum.speedup < 0.62 || datum.speedup > 1.6", "value": "white"}, "value": "#222"}
+        text = {"text": {"field": "speedup", "type": "quantitative", "format": ".2f"}, "color": ink, "tooltip": shown}
+        layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": text})
+    spec = {
+        "data": {"values": cells},
+        "transform": [CHOSEN],
+        "height": 26 * len({cell[down] for cell in cells}) + 20,
+        "encoding": {"x": x, "y": y},
+        "layer": layers,
+    }
+    return Chart("Table", f"Speedup over cuBLAS: {down} down, {across} across; the fastest config of a cell.", spec)
+
+
+def _history(rows: Sequence[Record]) -> Chart | None:
+    if sum("trial" in row for row in rows) < 2:
+        return None
+    x = {"field": "trial", "type": "quantitative", "title": "trial that ran"}
+    shown = _tips("trial", "speedup", "best", "config")
+    spec = {
+        "transform": [CHOSEN, RAN],
+        "layer": [
+            {
+                "mark": {"type": "point", "filled": True, "size": 18, "opacity": 0.5, "color": OURS},
+                "encoding": {"x": x, "y": _axis("speedup", "speedup over cuBLAS"), "tooltip": shown},
+            },
+            {
+                "mark": {"type": "line", "interpolate": "step-after", "color": THEIRS},
+                "encoding": {"x": x, "y": _axis("best", "speedup over cuBLAS")},
+            },
+        ],
+    }
+    note = "Each trial in the order of its measurement; the line is the best until then."
+    return Chart("Best so far", note, spec, places_of([row for row in rows if "trial" in row]))
+
+
+def _slices(rows: Sequence[Record]) -> Chart | None:
+    names = varied_of(rows)
+    if not names:
+        return None
+    along = {"name": "along", "value": names[0], "bind": {"input": "select", "options": names, "name": "along "}}
+    spec = {
+        "params": [along],
+        "transform": [CHOSEN, RAN, {"calculate": "datum[along]", "as": "value"}],
+        "mark": {"type": "tick", "color": OURS, "thickness": 2, "opacity": 0.6},
+        "encoding": {
+            "x": {"field": "value", "type": "ordinal", "title": "value of the parameter", "axis": {"labelAngle": 0}},
+            "y": _axis("speedup", "speedup over cuBLAS"),
+            "tooltip": _tips("value", "speedup", "config"),
+        },
+    }
+    return Chart("Slices", "Speedups of all trials by the value of one parameter; choose it below the chart.", spec)
+
+
+def _importance(study: Study) -> Chart | None:
+    noted = _importances(study)
+    values = [
+        {"place": group, "parameter": name, "share": share, "evaluator": entry["evaluator"]}
+        for group, entry in noted.items()
+        for name, share in entry["parameters"].items()
+    ]
+    if not values:
+        return None
+    spec = {
+        "data": {"values": values},
+        "transform": [CHOSEN],
+        "height": 16 * len({value["parameter"] for value in values}) + 20,
+        "mark": {"type": "bar", "color": OURS},
+        "encoding": {
+            "x": {"field": "share", "type": "quantitative", "title": "share of importance"},
+            "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
+            "tooltip": _tips("parameter", "share", "evaluator"),
+        },
+    }
+    names = ", ".join(dict.fromkeys(entry["evaluator"] for entry in noted.values()))
+    return Chart(
+        "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
+    )
+
+
+def _importances(study: Study) -> Mapping[str, Any]:
+    """Return the importance of parameters as the search noted it; for a sweep of a whole space it is computed here."""
+    noted: Mapping[str, Any] = study.provenance.get("importance") or {}
+    if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
+        return noted
+    from pydantic import ValidationError
+
+    from hopper_gemm.tune.search.importance import importances
+    from hopper_gemm.tune.study.spec import SweepSpec
+
+    try:
+        return importances(SweepSpec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
+    except (ValidationError, ValueError):  # a spec of an earlier schema
+        return {}
+
+
+def _roofline(study: Study) -> Chart | None:
+    points, ceilings = roofline(study)
+    if not points:
+        return None
+    logarithmic: Spec = {"type": "log", "nice": False}
+    x = _axis("intensity", "FLOP for each byte of A, B and C", scale=logarithmic, axis={"format": "~s"})
+    y = _axis("tflops", "TFLOP/s", scale=logarithmic, axis={"format": "~s"})
+    who = list(dict.fromkeys(point["who"] for point in points))
+    scale = {"domain": who, "range": list(SERIES)}
+    colour = {"field": "who", "type": "nominal", "title": None, "scale": scale, "legend": {"orient": "top"}}
+    named = {"orient": "top", "columns": 1, "labelLimit": 360}
+    line = {"field": "ceiling", "type": "nominal", "title": None, "legend": named}
+    spec = {
+        "layer": [
+            {
+                "data": {"values": ceilings},
+                "mark": {"type": "line", "color": EVEN},
+                "encoding": {"x": x, "y": y, "strokeDash": line, "tooltip": _tips("ceiling")},
+            },
+            {
+                "data": {"values": points},
+                "mark": {"type": "point", "filled": True, "size": 45},
+                "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tips("place", "who", "tflops", "intensity")},
+            },
+        ],
+    }
+    note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200: a copy; and the "
+    note += "fastest burst that is known, at the power cap, or that of this study where it is faster."
+    return Chart("Roofline", note, spec)
+
+
+def _problems(study: Study) -> Chart | None:
+    """Return the chart of the pick and the best kernel of each problem of a map."""
+    values = problems(study)
+    if not values:
+        return None
+    x = _axis("torch_us", "time of torch.mm, us", scale={"type": "log"}, axis={"format": "~s"})
+    y = _axis("speedup", "speedup over torch.mm", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
+    who = list(dict.fromkeys(value["who"] for value in values))
+    scale, legend = {"domain": who, "range": [OURS, THEIRS]}, {"orient": "top"}
+    colour = {"field": "who", "type": "nominal", "title": None, "scale": scale, "legend": legend}
+    tips = _tips("problem", "who", "speedup", "low", "high", "over_faster", "torch_us", "config")
+    spec = {
+        "data": {"values": values},
+        "transform": [CHOSEN],
+        "layer": [
+            {
+                "mark": {"type": "point", "filled": True, "size": 25, "opacity": 0.7},
+                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
+            },
+            _even("y"),
+        ],
+    }
+    note = "Of each problem the kernel that the model picks, and the best of all that were measured. Low, high: the "
+    note += "95 % interval of the pick. over_faster: it over the faster of torch.mm and cuBLASLt's heuristic list."
+    return Chart("Problems", note, spec, places_of(values))
+
+
+def _scatter(
+    rows: Sequence[Record], across: tuple[str, str], up: tuple[str, str], texts: tuple[str, str]
+) -> Chart | None:
+    """Return the scatter of two figures, each a column with its title, under a title and a note."""
+    measured = [row for row in rows if row[across[0]] is not None and row[up[0]] is not None]
+    if len(measured) < 2:
+        return None
+    names = list(dict.fromkeys(["problem", "speedup", across[0], up[0], "tflops", "stage", "config"]))
+    speeds = sorted(float(row["speedup"]) for row in measured)
+    ends = [speeds[len(speeds) // 20], speeds[-1 - len(speeds) // 20]]  # a few outliers do not set the colours
+    shades = {"scheme": "viridis", "domain": ends, "clamp": True}
+    spec = {
+        "transform": [CHOSEN, {"filter": f"isValid(datum.{across[0]}) && isValid(datum.{up[0]})"}],
+        "mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.6},
+        "encoding": {
+            "x": _axis(*across),
+            "y": _axis(*up),
+            "color": {"field": "speedup", "type": "quantitative", "scale": shades},
+            "tooltip": _tips(*names),
+        },
+    }
+    return Chart(*texts, spec, places_of(measured))
+
+
+def places_of(values: Sequence[Record]) -> tuple[str, ...]:
+    """Return the places of records, each once."""
+    return tuple(dict.fromkeys(record["place"] for record in values))

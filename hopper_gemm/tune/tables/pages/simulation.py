@@ -1,0 +1,88 @@
+"""The page of a simulation: the trials that samplers need to find the best config of a recorded study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopper_gemm.tune.study.files import read_json, write_json, write_whole
+from hopper_gemm.tune.tables.pivot import markdown
+from hopper_gemm.tune.tables.plots import regret_curves
+
+PAGE, PICTURE, DATA = "simulation.md", "simulation.svg", "simulation.json"
+
+WITHIN = 0.01
+"""Distance from the recorded best within which a config counts as found."""
+
+SHARE = 0.05
+"""Share of the space within which the default sampler should find such a config."""
+
+BLIND = "-blind"
+"""Suffix of a sampler's name where it runs without the model prior."""
+
+DEFAULT = "gp"
+"""The sampler that a search uses where none is named."""
+
+
+def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = None) -> None:
+    """Write a simulation's page and picture.
+
+    Args:
+        folder: created if it does not exist.
+        name: of the study.
+        runs: records as :func:`simulation_page` takes them, to be written as ``simulation.json``; None reads that file.
+    """
+    if runs is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / DATA, list(runs))
+    kept = read_json(folder / DATA)
+    write_whole(folder / PAGE, simulation_page(kept))
+    regret_curves(kept, folder / PICTURE, f"{name}: best so far, behind the recorded best")
+
+
+def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page in Markdown: a line for each task and sampler, then the default sampler beside random search.
+
+    Args:
+        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (number of
+            seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs that
+            succeeded within :data:`SHARE` of the space), ``regret`` (its median there), ``score`` (0 as random search,
+            1 the best at once; may be missing), ``needed`` (trials of each run, None beyond the budget) and ``middle``
+            (median regret after each trial).
+    """
+    columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
+    columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
+    scored = all("score" in run for run in runs)
+    columns += ["score"] * scored
+    rows = []
+    for run in runs:
+        counts = [run[name] for name in ("median_trials", "trials_90")]
+        needed = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
+        subject = [run[name] for name in ("place", "configs", "sampler", "runs")]
+        rows.append([*subject, *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
+        if scored:
+            rows[-1].append(f"{run['score']:.2f}")
+    title = f"Trials until within {WITHIN:.0%} of the recorded best."
+    return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
+
+
+def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each task: how often the default sampler succeeds, and how often the others do."""
+    lines = []
+    for run in runs:
+        if run["sampler"] != DEFAULT:
+            continue
+        others = {other["sampler"]: other for other in runs if other["place"] == run["place"]}
+        trials = max(1, round(SHARE * run["configs"]))
+        line = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
+        line += f"({trials} trials) in {run['found']:.0%} of {run['runs']} runs"
+        for name, words in ((DEFAULT + BLIND, "without the model prior"), ("random", "random search")):
+            if name in others:
+                line += f"; {words}, in {others[name]['found']:.0%}"
+        if "prior" in others:
+            needed = others["prior"]["needed"][0]
+            alone = "more than its budget" if needed is None else f"{needed:.0f} trial{'s' if needed != 1 else ''}"
+            line += f"; the model alone needs {alone}"
+        lines.append(line + ".")
+    return ["", *lines] if lines else []

@@ -1,0 +1,1 @@
+"""Numbered notebooks, one question each, and their helpers."""

@@ -1,0 +1,301 @@
+"""Verdicts on the sources' claims follow from the recorded rows."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+
+import pytest
+from cutlass import cute, pipeline
+
+from docs.generate.pages import depth, rings
+from docs.generate.pages.claims import CLAIMS
+from docs.generate.pages.wording import percent
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.tune.parameters import varied
+from tests.conftest import ROOT
+
+
+def page(path: str) -> str:
+    """A page's words, whatever its lines."""
+    return " ".join((ROOT / path).read_text().split())
+
+
+def test_the_claims_name_their_sources_and_each_stands_once():
+    assert {letter for source, _, _ in CLAIMS for letter in source.split(", ")} == set("ABCD")
+    assert len({claim for _, claim, _ in CLAIMS}) == len(CLAIMS)
+
+
+@pytest.mark.results
+def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
+    """One that fits fewer than three stages has no choice of them and is left out."""
+    shares = depth.by_stages(0)
+    assert shares.max(axis=1).tolist() == pytest.approx([1.0] * len(shares))
+    assert (shares.notna().sum(axis=1) >= 3).all()
+
+
+@pytest.mark.results
+def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
+    """Never with one stage; with four as long as any group is, since a load always is."""
+    one, four = rings.overlaps("one stage"), rings.overlaps("one consumer, stagger 0")
+    assert one["both"] == pytest.approx(0, abs=0.001)
+    assert 0.5 < four["both"] == pytest.approx(four["group"])
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(("name", "stages"), [("one stage", 1), ("two stages", 2), ("three stages", 3)])
+def test_beside_a_group_a_load_of_every_stage_but_one_can_be_under_way(name, stages):
+    """The mean over time is that beside groups and that between them."""
+    found = rings.overlaps(name)
+    assert found["most"] == stages - 1 >= found["beside"]
+    rest = (found["loads"] - found["beside"] * found["group"]) / (1 - found["group"])
+    assert found["beside"] < rest <= stages
+    assert found["full"] <= 1 - found["group"]
+
+
+@pytest.mark.results
+def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
+    """The verdict on an elected thread says so."""
+    floor = max(rings.recorded("ring").provenance["noise"].values())
+    gains = [one.gain for one in rings.rungs("ring")["library, all threads"].results]
+    assert len(gains) == len(rings.SIDES)
+    assert min(gains) > floor
+
+
+@pytest.mark.results
+def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
+    """At the same look-ahead stagger 1 has a stage more; the best of each tile is one pair for a tile and a problem."""
+    ones, found = depth.ran("one-consumer"), depth.pairings()
+    one = ones.query("problem == '4096x4096x4096' and tile == '128x128' and k_depth == 4").set_index(
+        ["stages", "stagger"]
+    )
+    rate = one["speedup"]
+    assert rate[6, 1] / rate[6, 0] in set(found["same stages"].loc["4096x4096x4096", "128x128"])
+    assert rate[4, 1] / rate[3, 0] in set(found["same look-ahead"].loc["4096x4096x4096", "128x128"])
+    assert len(found["best of each tile"]) == ones.groupby(["problem", "tile"]).ngroups
+
+
+@pytest.mark.results
+def test_barriers_are_compared_between_rings_that_load_as_much_ahead():
+    """A ring of one size would compare 12 k-blocks ahead at depth 4 with 8 at depth 8."""
+    flat = depth.joint(0).query("problem == '4096x4096x4096' and tile_m == 128").set_index(["k_depth", "stages"])
+    rate, equal = flat["speedup"], depth.at_equal_look_ahead()
+    place = "4096x4096x4096", 128
+    assert equal.loc[(*place, 8), 8] == rate[8, 2] / rate[4, 3]
+    assert equal.loc[(*place, 16), 8] == rate[8, 3] / rate[4, 5]
+    assert f"runs at {equal[8].median():.2f} of its speed" in depth.many_stages()
+
+
+@pytest.mark.results
+def test_the_rows_of_one_consumer_in_the_joint_sweep_are_those_of_its_shortest_tile():
+    assert set(depth.joint(0).query("consumers == 1")["tile_m"]) == {depth.ONE_CONSUMER_ROWS}
+
+
+@pytest.mark.results
+def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
+    """Not the one ring that gains everywhere alone."""
+    deep = depth.pairings()[f"same stages, {depth.LONG_ENOUGH} clocks ahead or more"]
+    medians = [deep.loc[problem].median() for problem in depth.problems_of("one-consumer")]
+    assert min(medians) < 1 < max(medians)
+    found = depth.late_release()
+    assert [one for one in medians if percent(one) not in found] == []
+
+
+@pytest.mark.results
+def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
+    """In rings of the same depths and stages ahead they gain as one does, so it says nothing of a queued group."""
+    one, several = depth.pairings()["same look-ahead"], depth.several_at_equal_look_ahead()
+    medians = [found.groupby(level="problem").median() for found in (one, several)]
+    assert medians[1].min() > medians[0].min()
+    assert medians[1].max() > medians[0].max()
+    found = depth.late_release()
+    assert "+8.3 % to +11.5 % with two or three" in found
+    assert "no evidence for the queue" in found
+
+
+@pytest.mark.results
+def test_a_pair_at_equal_look_ahead_has_a_stage_more_at_stagger_1():
+    rows = depth.ran("joint").query("tile == '256x128' and problem == '4096x4096x4096' and k_depth == 4")
+    rate = rows.set_index(["stages", "stagger"])["speedup"]
+    found = depth.several_at_equal_look_ahead().loc["4096x4096x4096", "256x128", 4]
+    assert found[1] == rate[3, 1] / rate[2, 0]
+
+
+@pytest.mark.results
+def test_the_time_stamps_have_a_group_always_under_way_once_the_next_is_queued():
+    """The verdict on a late release says so."""
+    late = rings.overlaps("one consumer, stagger 1")["group"]
+    assert rings.overlaps("one consumer, stagger 0")["group"] < 0.9 < late == pytest.approx(1, abs=0.001)
+
+
+@pytest.mark.results
+def test_loads_of_four_stages_are_told_as_an_upper_bound():
+    """A load counts until the consumer has its stage, and with four stages it seldom waits for that."""
+    shares = [rings.overlaps(name)["awaited"] for name in ("two stages", "three stages", "one consumer, stagger 0")]
+    assert shares == pytest.approx([1, 0.94, 0.06], abs=0.01)
+    assert "The figures of four stages are upper bounds" in rings.in_flight()
+    assert "A load counts as under way until a consumer has its stage" in page("docs/sources.md")
+
+
+@pytest.mark.results
+def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
+    """A single stage fits 120 of 310 rings with two or three consumers."""
+    lost = depth.lost_by_the_fullest()
+    counts = depth.joint(0).groupby(depth.RING)["stages"].nunique()
+    assert (counts[lost.index] > 1).all()
+    assert len(lost) == (counts > 1).sum() < len(counts)
+    assert "4 of 190 rings with two or three consumers and in 14 of 80 with one" in depth.many_stages()
+
+
+@pytest.mark.results
+def test_speeds_are_told_apart_by_the_consumers_waits_alone():
+    """The producer waits as long for an empty slot where loads are the slower as where they are the faster."""
+    waits = depth.probed().xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
+    slow = waits[waits["consumer_wait_pct"] > depth.LONG_WAIT]
+    assert len(slow) == 2 + 11
+    assert slow["producer_wait_pct"].median() > 90
+    found = depth.speeds()
+    assert "In 26 of the 28 kernels within 10 % of cuBLAS it waits 2 to 7 % of its time" in found
+    assert "The waits of the producer, which only issues loads, do not tell" in found
+
+
+@pytest.mark.results
+def test_a_gain_is_of_two_rows_of_one_board():
+    """One machine code ran on both boards of the ring's study: the intervals of its ratio to cuBLAS lie apart, by more
+    than a relaxed wait changed from one board to the other."""
+    ring, again = (depth.ran(name).query("m == 8192") for name in ("ring", "consumers"))
+    (own,) = ring[ring["code"] == ring.loc[ring["cluster"] == "1x1", "code"].iloc[0]].to_dict("records")
+    relaxed, same = ring[ring["waits"] == "relaxed"].iloc[0], again[again["code"] == own["code"]].iloc[0]
+    assert own["board"] != relaxed["board"] == same["board"]
+    assert own["speedup_high"] < same["speedup_low"]
+    assert own["speedup"] < relaxed["speedup"] < same["speedup"]
+    apart = "all producer's threads", "all threads", "relaxed waits", "two full barriers", "cp.async", "unrolled"
+    assert [rings.gain(name, "ring", 8192) for name in apart] == [None] * len(apart)
+    assert rings.gain("packed state", "ladder", 8192) is None
+    told = rings.relaxed(), rings.mixed(), rings.packed()
+    assert [one for one in told if "8192^3" in one or "4096^3" not in one] == []
+
+
+@pytest.mark.results
+def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
+    """One kernel of the probe study, and one ring of one consumer, ran on two."""
+    boards = depth.probed()["board"].unstack("peek").nunique(axis=1)
+    assert (boards > 1).sum() == 1
+    assert f"over {len(boards) - 1} kernels, each timed on one board" in depth.token()
+    ones = depth.ran("one-consumer").query("problem == '2048x2048x2048' and tile == '64x64' and k_depth == 2")
+    both = ones.query("stages == 4").set_index("stagger")[["speedup", "board"]]
+    assert both["board"][0] != both["board"][1]
+    found = depth.pairings()
+    assert both["speedup"][1] / both["speedup"][0] not in set(found["same stages"])
+    assert {name: len(part.loc["2048x2048x2048"]) for name, part in found.items() if "stages" not in name} == {
+        "same look-ahead": 36,
+        "best of each tile": 5,
+    }
+    assert "| same stages | 83 to 84 |" in depth.pairings_table()
+
+
+@pytest.mark.results
+def test_a_gain_of_two_rows_of_one_board_is_the_ratio_of_their_speedups():
+    rate = depth.ran("ring").query("m == 8192 and cluster == '1x2' and k_depth == 4 and stagger == 0")
+    rate = rate.set_index("ring")["speedup"]
+    assert rings.gain("library ring", "ring", 8192) == pytest.approx(rate["library"] / rate["own"] - 1)
+    assert rings.gain("own ring", "ring", 8192) is None
+
+
+@pytest.mark.results
+def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
+    """Chapter 2 says so: in a fifth of the time no group is under way yet."""
+    two, three = (rings.overlaps(name) for name in ("two stages", "three stages"))
+    gaps = [(1 - one["group"]) * one["clocks"] for one in (two, three)]
+    assert gaps[1] / gaps[0] == pytest.approx(1 / 3, abs=0.02)
+    assert "the gap between two groups of wgmma shrinks to a third" in page("docs/learn/2-stages.md")
+
+
+def test_no_page_says_that_the_tile_of_the_post_spills():
+    """C gives no cause of its row of 320."""
+    assert "that tile spills here and is as slow" in page("docs/seed-table.md")
+    assert "spills here too" not in page("docs/seed-table.md")
+
+
+def test_what_only_c_says_of_the_start_is_told_as_its_own():
+    """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
+    named = {claim: source for source, claim, _ in CLAIMS}
+    assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
+    assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
+
+
+@pytest.mark.results
+def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
+    """The ladder ran a ring of as many bytes that stores from registers."""
+    cell = GemmConfig(tile_m=320, tile_n=128, k_depth=16, stages=1, stagger=0)
+    assert [is_legal(varied(cell, stores=how)) for how in ("tma", "direct")] == [False, True]
+    full = depth.ran("ladder").query("tile == '128x128' and k_depth == 4 and stages == 7 and stores == 'direct'")
+    assert 7 * (128 + 128) * 64 * 2 == (320 + 128) * 256 * 2
+    assert len(full) > 0
+    assert "here too where TMA stores the output" in depth.capacity()
+
+
+@pytest.mark.results
+def test_a_second_consumer_is_told_apart_by_stagger():
+    """It gains where a stage is released at once, and loses where a late release fills the same gap."""
+    assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
+
+
+@pytest.mark.results
+def test_two_stages_alone_are_told_beside_the_best_of_two_to_four():
+    """They double the rate of one stage in one cell of 25, the best of two to four in 23."""
+    rates = depth.joint(0).query("k_depth == 4").set_index([*depth.RING, "stages"])["speedup"].unstack("stages")
+    assert (rates[2] > 2 * rates[1]).sum() == 1
+    assert f"two alone at {(rates[2] / rates[1]).min():.2f} to" in rings.over_serial()
+
+
+def test_groups_share_rows_of_a_among_more_tiles_and_columns_of_b_among_fewer():
+    """In D's example of 16 tiles at once: by the example's own panels."""
+    assert [rings.AT_ONCE // count for count in rings.example(1)] == [2, 8]
+    assert [rings.AT_ONCE // count for count in rings.example(4)] == [4, 4]
+    assert "2 share a row of A and 8 a column of B in single columns, 4 and 4 in groups of four" in rings.reuse()
+
+
+@pytest.mark.results
+def test_the_l2_hits_more_where_groups_are_eight_wide():
+    """At each cube; the verdict tells the rates of single columns and of groups of eight."""
+    hits, found = rings.hit_rates(), rings.working_set()
+    assert list(hits.index) == [4096, 8192, 16384]
+    assert (hits[8] == hits.max(axis=1)).all()
+    assert [m for m, of in hits.iterrows() if f"from {of[1]:.0f} to {of[8]:.0f} % at {m}^3" not in found] == []
+
+
+def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_otherwise():
+    """Of the DSL that the page names: what commits, releases and creates do."""
+    release = ".".join(version("nvidia-cutlass-dsl").split(".")[:2])
+    assert f"CuTe DSL {release} does" in page("docs/sources.md")
+    plain, tma, umma = pipeline.PipelineAsync, pipeline.PipelineTmaAsync, pipeline.PipelineTmaUmma
+    assert inspect.getsource(tma.producer_commit).rstrip().endswith("pass")
+    assert "sync_object_full.arrive" in inspect.getsource(tma.producer_acquire)
+    assert "is_signaling_thread" in inspect.getsource(tma.consumer_release)
+    assert "tidx < cute.size(cluster_shape_vmnk)" in inspect.getsource(tma.init_empty_barrier_arrive_signal)
+    assert "tx_count" not in inspect.signature(plain.create).parameters
+    assert "tx_count" in inspect.signature(tma.create).parameters
+    for wait in (pipeline.PipelineProducer.acquire, pipeline.PipelineConsumer.wait):
+        assert "state" not in inspect.signature(wait).parameters
+    assert inspect.signature(plain.create).return_annotation == plain.__name__
+    assert "make_producer" in inspect.getsource(plain.make_participants)
+    arrives = inspect.getsource(pipeline.helpers.MbarrierArray.arrive)
+    assert "arrive_cp_async_mbarrier" in arrives
+    assert "arrive_tcgen05mma" in arrives
+    assert "destination cta rank" in (inspect.getdoc(pipeline.helpers.MbarrierArray.arrive) or "")
+    assert "expected_tx" in inspect.signature(umma.producer_acquire).parameters
+    assert not hasattr(cute, "cp_async_wait")
+    told = "`expected_tx`", "`producer_mask` and `consumer_mask` say to which CTAs", "`cute.cp_async_wait(barrier)`"
+    assert [word for word in told if word not in page("docs/sources.md")] == []
+
+
+@pytest.mark.results
+def test_what_a_width_is_worth_is_told_along_both_axes():
+    """Small tiles gain more by the best width along n than along m, and in more pairs."""
+    along, across = (rings.worth_a_width(rings.widths_alone(raster)) for raster in "mn")
+    assert len(along) < len(across)
+    found = rings.best_widths()
+    assert f"in {len(along)} of 15 pairs of problem and tile along m" in found
+    assert f"in {len(across)} of 15, the same tile: up to {percent(1 + across.max())}" in found

@@ -1,0 +1,62 @@
+"""Pairs are drawn by a seed, all legal, and cover every technique, type and layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
+from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, legal_configs, pairs
+
+
+def test_every_parameter_that_is_an_integer_says_which_values_are_drawn():
+    assert set(INTEGERS) == {name for name in FIELDS if PARAMETERS[name].least is not None}
+
+
+def test_pairs_are_legal_the_same_for_a_seed_and_few_kernels_serve_them():
+    drawn = list(pairs(3, 200))
+    assert len(drawn) == 200
+    assert all(pair.legal for pair in drawn)
+    assert drawn[:50] == list(pairs(3, 50))
+    assert drawn[:50] != list(pairs(4, 50))
+    assert len({KernelId.of(pair.config, pair.problem) for pair in drawn}) <= 60
+
+
+def test_kernels_with_a_workspace_are_launched_with_many_numbers_of_parts_in_either_order():
+    """One binary serves all of them; few parts divide most problems, many cover the loop over parts."""
+    drawn = [pair.config for pair in pairs(1, 1200) if pair.config.parts_at_launch]
+    assert {config.part_order for config in drawn} == {"tile", "part"}
+    assert len({config.split_k for config in drawn}) > 12
+    assert {2, 3} < {config.split_k for config in drawn}
+    assert max(config.split_k for config in drawn) > 32
+
+
+def test_types_and_layouts_are_drawn_evenly():
+    drawn = list(pairs(1, 400))
+    for of in (lambda pair: pair.problem.dtype, lambda pair: pair.problem.layouts):
+        counts = Counter(map(of, drawn))
+        assert len(counts) == 4
+        assert min(counts.values()) > 400 / 4 / 2
+
+
+def test_every_technique_is_among_the_configs_in_its_turn():
+    configs = list(islice(legal_configs(2), len(STRATA)))
+    drawn = [all_values(config) for config in configs]
+    assert [(name, value) for name, value in STRATA if not any(values[name] == value for values in drawn)] == []
+
+
+def test_no_config_is_drawn_that_turns_the_register_rules_off():
+    drawn = (*islice(legal_configs(2), len(STRATA)), *(pair.config for pair in pairs(1, 200)))
+    assert not any(config.spills for config in drawn)
+    assert "spills" not in dict(STRATA)
+
+
+def test_every_turn_has_clusters_of_two_axes_with_and_without_the_dynamic_scheduler():
+    turn = [all_values(config) for config in islice(legal_configs(2), len(STRATA) + len(TOGETHER))]
+    assert [fixed for fixed in TOGETHER if not any(fixed.items() <= values.items() for values in turn)] == []
+
+
+def test_a_pair_is_read_back_from_its_row():
+    for pair in pairs(5, 20):
+        assert Pair.of(pair.as_dict()) == pair

@@ -1,0 +1,98 @@
+"""Rows are kept as they come, survive a kill, and a damaged file is named by its line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.verify.rows import (
+    FILE,
+    FIXED,
+    Rows,
+    RowsError,
+    VerifyRow,
+    failed_before,
+    judged,
+    read_rows,
+    verifier_digest,
+)
+
+ONE, OTHER = (
+    VerifyRow("pair", {"seed": 1}, "ok", bits="ab"),
+    VerifyRow("pair", {"seed": 2}, "timeout", "no answer", kernel="k"),
+)
+
+
+def test_rows_are_read_back_and_added_to(tmp_path):
+    rows = Rows(tmp_path / "new")
+    rows.add(ONE)
+    again = Rows(tmp_path / "new")
+    assert again.rows == [ONE]
+    again.add(OTHER)
+    assert read_rows(tmp_path / "new") == [ONE, OTHER]
+
+
+def test_a_line_that_a_kill_tore_is_dropped_and_the_file_goes_on_whole(tmp_path):
+    rows = Rows(tmp_path)
+    rows.add(ONE)
+    rows.add(OTHER)
+    whole = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(whole[:-20])
+    assert read_rows(tmp_path) == [ONE]
+    again = Rows(tmp_path)
+    again.add(OTHER)
+    assert (tmp_path / FILE).read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"kind": "pair"}', '{"kind": 1, "subject": {}, "status": "ok", "n": 2}'])
+def test_a_line_that_is_no_row_is_named_and_nothing_is_changed(tmp_path, line):
+    Rows(tmp_path).add(ONE)
+    with (tmp_path / FILE).open("a") as file:
+        file.write(line + "\n")
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(RowsError, match=r"rows.jsonl, line 2: not a row"):
+        Rows(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_rows_of_another_kernel_or_verifier_are_of_something_else_to_verify():
+    assert ONE.key != VerifyRow("pair", {"seed": 1}, "ok", kernel="other").key
+    assert ONE.key != VerifyRow("pair", {"seed": 1}, "ok", verifier="other").key
+    assert ONE.key == VerifyRow("pair", {"seed": 1}, "wrong_result", board="b", seconds=3.0).key
+
+
+def test_a_thing_is_judged_on_all_its_runs_and_one_failure_outweighs_what_went_right():
+    failed = replace(OTHER, board="GPU-a")
+    (one,) = judged([replace(failed, status="ok"), failed, replace(failed, status="ok", board="GPU-b")]).values()
+    assert (one.failed, one.row, one.tally) == (True, failed, "failed 1 of 3 runs")
+
+
+def test_a_failure_written_again_with_its_smallest_pair_is_one_run():
+    (one,) = judged([OTHER, replace(OTHER, minimal={"seed": 3})]).values()
+    assert (one.tally, one.row.minimal) == ("failed 1 of 1 runs", {"seed": 3})
+    (alone,) = judged([replace(OTHER, minimal={"seed": 3})]).values()
+    assert alone.tally == "failed 1 of 1 runs"
+
+
+def test_after_a_note_that_names_a_fix_a_thing_starts_afresh_and_is_known_to_have_failed():
+    note = replace(OTHER, status=FIXED, reason="commit 123")
+    (noted,) = judged([OTHER, note]).values()
+    assert noted.rows == ()
+    (again,) = judged([OTHER, note, replace(OTHER, status="ok")]).values()
+    assert (again.failed, again.tally) == (False, "failed 0 of 1 runs")
+    assert failed_before([OTHER, note], {OTHER.sources}) == {OTHER.thing: OTHER}
+
+
+def test_failed_before_is_what_failed_with_other_sources():
+    assert failed_before([ONE, OTHER], {("new", "")}) == {OTHER.thing: OTHER}
+    assert failed_before([ONE, OTHER], {OTHER.sources}) == {}
+
+
+def test_the_verifier_s_digest_follows_its_code_and_not_its_comments(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    digests = []
+    for name, text in (("judge_a", "LIMIT = 1\n"), ("judge_b", "LIMIT = 1  # why\n"), ("judge_c", "LIMIT = 2\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+        digests.append(verifier_digest(name))
+    assert digests[0] == digests[1] != digests[2]
