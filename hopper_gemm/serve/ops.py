@@ -236,7 +236,7 @@ def recording(
 
 
 def _below(call: Call, keys: Any) -> Maybe:
-    """What an operator computes below autograd."""
+    """Run an operator below autograd."""
     name = call.kind if call.out is None else f"{call.kind}_out"
     with torch._C._AutoDispatchBelowAutograd():
         return BY_NAME[name].redispatch(keys & torch._C._after_autograd_keyset, *arguments_of(name, call))
@@ -309,7 +309,7 @@ def shard(call: Call) -> None:
 
 
 def _flops(name: str, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Of shapes, two for each element of a and each column of the product, as torch counts those of its own."""
+    """Return the FLOPs of a product of these shapes: 2 m n k, as torch counts its own."""
     return 2 * prod(a) * b[-1 if name.startswith(("mm", "bmm")) else 0]
 
 

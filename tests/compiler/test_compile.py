@@ -110,9 +110,10 @@ def test_a_drawn_config_of_each_technique_compiles_as_asked(pool):
     assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind)] == []
 
 
-def test_a_drawn_config_of_each_technique_compiles_with_an_output_that_tma_cannot_reach(pool):
+def test_a_drawn_config_of_every_second_technique_compiles_with_an_output_that_tma_cannot_reach(pool):
+    """The techniques of loads and walks are the same with either store."""
     drawn: dict[tuple[str, str], list[GemmConfig]] = {}
-    for pair in pairs(12, len(STRATA), each=1):
+    for pair in list(pairs(12, len(STRATA), each=1))[::2]:
         drawn.setdefault((pair.problem.dtype, pair.problem.layouts), []).append(pair.config)
         pool.submit([KernelId.of(pair.config, pair.problem, scattered=True)])
     assert [fault for kind, configs in drawn.items() for fault in faults(pool, configs, *kind, scattered=True)] == []

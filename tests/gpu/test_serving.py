@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -274,8 +275,29 @@ def test_an_activation_behind_a_patched_layer_runs_in_its_launch(dynamic):
         hopper_gemm.inductor.disable()
 
 
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_layer_whose_own_forward_hides_the_kernel_is_not_said_to_run_it(batch_invariant):
+    layer = torch.nn.Linear(256, 256, device="cuda", dtype=torch.bfloat16)
+    layer.forward = partial(torch.nn.Linear.forward, layer)  # as accelerate's hooks set it
+    if batch_invariant:
+        with pytest.raises(ValueError, match="nothing was replaced"):
+            hopper_gemm.patch(layer, batch_invariant=True)
+    else:
+        assert [patched.replaced for patched in hopper_gemm.patch(layer).layers] == [False]
+    assert type(layer) is torch.nn.Linear
+
+
+def test_a_scale_that_is_no_number_is_refused_where_the_launch_is_known_too():
+    x, w = (torch.randn(256, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(2):
+        hopper_gemm.linear(x, w, scale=0.5)
+        for scale in (torch.ones(256, device="cuda"), 1j):
+            with pytest.raises(TypeError, match="scale must be"):
+                hopper_gemm.linear(x, w, scale=scale)
+
+
 def test_sixty_batch_sizes_in_graphs_of_one_pool_share_few_kernels_and_a_bounded_workspace():
-    """The workspace of a capture is given back to the pool when the next one begins; apart, sixty would not fit."""
+    """Partial sums go back to the pool when their launch is captured; apart, sixty would not fit."""
     n, k = DEEP
     weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
     inputs = [torch.randn(m, k, device="cuda", dtype=torch.bfloat16) for m in BATCHES]

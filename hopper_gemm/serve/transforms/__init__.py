@@ -1,1 +1,1 @@
-"""What torch's transforms ask of the operators: derivatives, batches, shards."""
+"""Rules of the operators for torch's transforms: derivatives, batches, shards."""

@@ -29,7 +29,7 @@ def differentiated() -> bool:
 
 
 class Ways(NamedTuple):
-    """What multiplies in a backward pass: functions of the arguments of the operators of these names."""
+    """Products of a backward pass: functions that take the arguments of the operators of these names."""
 
     mm: Callable[..., torch.Tensor] = lambda *given: OPS.mm(*given)
     linear: Callable[..., torch.Tensor] = lambda *given: OPS.linear(*given)
@@ -163,8 +163,9 @@ def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
 
 
 class Derivative(NamedTuple):
-    """What an operator keeps of a call in a context, beside its rule of batch invariance; the gradients of its first
-    arguments, from that of its output; and the tangent of its output, of any type, from those of its tensors."""
+    """Derivatives of an operator: ``save`` keeps tensors of a call in a context, beside its rule of batch invariance;
+    ``backward`` returns the gradients of its first arguments, from the output's; ``tangent`` returns the output's
+    tangent, of any type, from those of the tensors."""
 
     save: Callable[[Any, Call], None]
     backward: Callable[[Any, torch.Tensor, Ways], tuple[Maybe, ...]]

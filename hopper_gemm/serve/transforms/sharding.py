@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 MODULE = "torch.distributed.tensor"
-"""What DTensors come from. It takes seconds to load, and is loaded by those who use it."""
+"""Module of DTensors. It takes seconds to load; programs that use DTensors have loaded it."""
 
 STATIC = 2
 """Arguments of an operator from which on DTensor's cache of placements looks at values: all that are no operands."""
