@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import inf
@@ -30,7 +30,7 @@ from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import binaries, choices, launches
+from hopper_gemm.model.menu import binaries, choices, launches, parts_for
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, parts_meet
@@ -108,30 +108,34 @@ def _space() -> Iterator[GemmConfig]:
         for tile_m in (64, 128):
             yield GemmConfig(tile_m, schedule="pingpong", **both)
             yield GemmConfig(tile_m, ctas_per_sm=2, **both)
-        for tile_m, split_k in product((64, 128, 192, 256), (2, 3, 4, 6, 8)):
-            yield GemmConfig(tile_m, split_k=split_k, reduction="workspace", **both)
+        for tile_m in (64, 128, 192, 256):
+            yield GemmConfig(tile_m, split_k=2, reduction="workspace", **both)
             if cluster_m == cluster_n:
-                yield GemmConfig(tile_m, split_k=split_k, **how)
-                yield GemmConfig(tile_m, split_k=split_k, reduction="workspace", part_order="part", **how)
+                yield from (GemmConfig(tile_m, split_k=split_k, **how) for split_k in (2, 4, 8))
 
 
 @cache
-def _bounded() -> list[tuple[Any, Kernel]]:
-    return [(lower_bound(kernel), kernel) for kernel in wide()]
+def _bound(kernel: Kernel) -> Callable[[GemmProblem], float]:
+    return lower_bound(kernel.but(part_order="part") if kernel.parts_at_launch else kernel)
+
+
+def _ways(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Kernel]:
+    """A binary's ways to launch on a problem."""
+    ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
+    return [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, SXM)]
 
 
 def beyond(problem: GemmProblem, count: int, finish: Finish | None = None) -> list[Kernel]:
     """The kernels outside the menu that the model expects to be fastest, one for each shape."""
     best: dict[tuple[Any, ...], tuple[float, Kernel]] = {}
-    for bound, kernel in sorted(((bound(problem), kernel) for bound, kernel in _bounded()), key=lambda one: one[0]):
+    cut = (kernel.but(split_k=parts) for kernel in wide() for parts in parts_for(kernel, problem))
+    for bound, kernel in sorted(((_bound(one)(problem), one) for one in cut), key=lambda one: one[0]):
         if len(best) >= count and bound > sorted(best.values(), key=lambda one: one[0])[count - 1][0]:
             break
-        able = [one for one in launches(kernel) if not pair_reasons(one, problem, finish)]
-        for one in able:
-            if parts_meet(one, problem, SXM):
-                seconds = predict(one, problem, finish=finish).seconds
-                shape = one.tile_m, one.tile_n, one.swap_ab, one.split_k, one.schedule
-                best[shape] = min(best.get(shape, (seconds, one)), (seconds, one), key=lambda one: one[0])
+        for one in (way for way in _ways(kernel, problem, finish) if way.split_k == kernel.split_k):
+            seconds = predict(one, problem, finish=finish).seconds
+            shape = one.tile_m, one.tile_n, one.swap_ab, one.split_k, one.schedule
+            best[shape] = min(best.get(shape, (seconds, one)), (seconds, one), key=lambda one: one[0])
     return [kernel for _, kernel in sorted(best.values(), key=lambda one: one[0])[:count]]
 
 
@@ -141,7 +145,7 @@ def asked(problem: GemmProblem, brought: Sequence[Kernel]) -> list[Kernel]:
     found = [*choices(problem, PICKS), *beyond(problem, BEYOND)]
     least = min(predict(one, problem).seconds for one in found)
     for kernel in brought:
-        able = [one for one in launches(kernel) if not pair_reasons(one, problem) and parts_meet(one, problem, SXM)]
+        able = _ways(kernel, problem)
         seconds, _, best = min(
             ((predict(one, problem).seconds, number, one) for number, one in enumerate(able)), default=(inf, 0, kernel)
         )

@@ -37,7 +37,7 @@ import numpy as np
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, binaries, launches
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, binaries, launches, parts_for
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.problem import filled_up
@@ -79,12 +79,16 @@ IN_TURN = {64: (128, 208), 128: (64, 128, 160, 176, 208)}
 NARROW = {64: (8, 16, 24, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
 """The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
 
-APART = {64: (64, 128), 128: (64, 128, 192, 256), 256: (64, 128)}
-"""The same for split-K through a workspace."""
+APART = {
+    64: (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192),
+    128: (32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256),
+    192: (64, 88, 112, 128, 160),
+    256: (64, 96, 128),
+}
+"""The same for split-K through a workspace, of which one binary serves any number of parts."""
 
 CLUSTERS = ((1, 1), (2, 1), (1, 2))
 PARTS = (2, 4, 8)
-PARTS_APART = (2, 3, 4, 6, 8, 12, 16)
 
 
 def offered() -> list[Kernel]:
@@ -106,14 +110,14 @@ def plain(kernel: Kernel) -> Kernel:
 def _space() -> Iterator[GemmConfig]:
     """Configs by tile and technique; see :func:`plain`."""
     wide, in_turn = GemmConfig(epi_n="wide"), GemmConfig(schedule="pingpong")
-    apart = GemmConfig(reduction="workspace", stagger=0)
+    apart = GemmConfig(reduction="workspace", split_k=2, stagger=0)
     yield from _tiles(wide, WIDE, CLUSTERS)
     yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
     yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
     yield from _tiles(GemmConfig(k_depth=8), {64: NARROW[64], 128: (64, 128)}, CLUSTERS)
     yield from _tiles(in_turn, IN_TURN, CLUSTERS)
-    for like in (apart, replace(apart, part_order="part"), replace(apart, k_depth=8)):
-        yield from _tiles(like, APART, CLUSTERS[: 1 if like.part_order == "part" else 3], PARTS_APART, (0,))
+    for like in (apart, replace(apart, k_depth=8)):
+        yield from _tiles(like, APART, CLUSTERS, (apart.split_k,), (0,))
     counted = replace(wide, scheduler="dynamic")
     for like in (counted, replace(counted, reverse_k=True, pace=PACE), replace(in_turn, scheduler="dynamic")):
         yield from _tiles(like, IN_TURN if like.schedule == "pingpong" else WIDE, CLUSTERS)
@@ -190,9 +194,9 @@ def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float,
 
 def seconds(kernel: Kernel, problem: GemmProblem) -> float:
     """The shortest predicted time among a binary's ways to launch; infinite where it cannot run."""
-    if pair_reasons(kernel, problem):
-        return float("inf")
-    return min(predict(way, problem).seconds for way in launches(kernel))
+    ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
+    able = [way for way in ways if not pair_reasons(way, problem)]
+    return min((predict(way, problem).seconds for way in able), default=float("inf"))
 
 
 def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:

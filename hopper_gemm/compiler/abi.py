@@ -39,6 +39,8 @@ ORDER = (
     Argument("along_m", "int32", (), "1 to raster along m, 0 along n"),
     Argument("swizzle", "int32", (), "raster group"),
     Argument("serpentine", "int32", (), "1 to walk every other group in reverse"),
+    Argument("parts", "int32", (), "split-K parts of a tile, at least 1, of a kernel that adds them up in a workspace"),
+    Argument("by_part", "int32", (), "there 1 to take the first parts of all tiles first, 0 all parts of a tile"),
 )
 WORKSPACE = (
     Argument("sums", "fp32", ("sums",), "partial sums; see hopper_gemm.kernel.sums.workspace", "workspace"),

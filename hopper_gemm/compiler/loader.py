@@ -96,10 +96,11 @@ class LoadedKernel:
         return not self.config.has_workspace
 
     @cached_property
-    def order(self) -> tuple[int, bool, int, bool]:
+    def order(self) -> tuple[int, bool, int, bool, int, bool]:
         """Launch arguments that are the same every time, :data:`hopper_gemm.compiler.abi.ORDER`."""
         config = self.config
-        return self._clusters, config.raster == "m", config.swizzle, config.serpentine
+        walk = self._clusters, config.raster == "m", config.swizzle, config.serpentine
+        return *walk, config.work_items, config.part_order == "part"
 
     def ctas(self, problem: GemmProblem) -> int:
         """CTAs of a launch."""
@@ -122,7 +123,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
     tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares
-    if config.work_items > 1:
+    if config.parts_at_launch:
         tiles = tiles_across(config, m, n)
         return tiles * config.split_k * tile, FIXED_WORDS + tiles * shares
     return 0, FIXED_WORDS

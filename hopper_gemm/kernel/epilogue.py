@@ -26,6 +26,9 @@ from hopper_gemm.model.kernel import Kernel
 EVICT_FIRST = 0x12F0000000000000
 """The policy that ``createpolicy.fractional.L2::evict_first`` makes: the L2 evicts these lines first."""
 
+Slot = int | Int32 | tuple[int, Int32]
+"""A chunk buffer: its number, or its place in a slot of the ring and the slot."""
+
 
 @dataclass(frozen=True)
 class Region:
@@ -186,7 +189,7 @@ class TmaTarget:
             cute.arch.cp_async_bulk_wait_group(pending, read=True)
 
     @cute.jit
-    def store(self, slot: int | tuple[int, Int32], region: Region, down: Int32 | int, across: Int32 | int) -> None:
+    def store(self, slot: Slot, region: Region, down: Int32 | int, across: Int32 | int) -> None:
         """Start storing the chunk in a buffer to its place in the region. In the storing warp."""
         if self.stores:
             output = self.output_from(region)
@@ -340,6 +343,33 @@ class Epilogue:
                     self._store_chunk(own[None, slot], slot, slots, region, chunk // columns, chunk % columns)
 
     @cute.jit
+    def store_sums(self, sums: Any, region: Region, first: Int32, step: Int32) -> None:
+        """Store every ``step``-th chunk of a share from the ``first`` on, added up by ``sums``, a
+        :class:`hopper_gemm.kernel.sums.reduction.WorkspaceSum`. The rolled loop serves any number of parts."""
+        slot = Int32(0)
+        self._claim()
+        for chunk in cutlass.range(first, sums.chunks, step, unroll=1):
+            values = cute.make_rmem_tensor(sums.chunk, Float32)
+            sums.total(values, chunk)
+            down, across = chunk // region.columns, chunk % region.columns
+            self._stage(values, slot, region, down, across)
+            if cutlass.const_expr(self.buffers > 1):
+                self.wait_reads(self.buffers - 2)
+            self.sync()
+            self.target.store(slot, region, down, across)
+            if cutlass.const_expr(self.buffers == 1):
+                self._claim()
+            slot = cutlass.select_(slot + 1 == self.buffers, Int32(0), slot + 1)
+
+    @cute.jit
+    def _stage(self, values: cute.Tensor, slot: Slot, region: Region, down: Int32 | int, across: Int32 | int) -> None:
+        """Write a chunk, after all steps, to a buffer."""
+        packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
+        packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
+        cute.copy(self.copy, packed, self.registers[None, None, None, slot])
+        cute.arch.fence_proxy("async.shared", space="cta")
+
+    @cute.jit
     def _store_chunk(
         self,
         values: cute.Tensor,
@@ -352,10 +382,7 @@ class Epilogue:
     ) -> None:
         """Store chunk ``number`` of ``chunks`` to its place in the region, some chunks down and across."""
         slot = self._slot(number, first)
-        packed = cute.make_rmem_tensor(self.values, self.registers.element_type)
-        packed.store(self.finished(values, region, down, across).to(self.registers.element_type))
-        cute.copy(self.copy, packed, self.registers[None, None, None, slot])
-        cute.arch.fence_proxy("async.shared", space="cta")
+        self._stage(values, slot, region, down, across)
         if cutlass.const_expr(self.buffers > 1 and self.buffers <= number + 1 < chunks):
             self.wait_reads(self.buffers - 2)
         self.sync()
@@ -397,8 +424,8 @@ class Epilogue:
         row = region.row + down * hopper.WGMMA_M + thread // hopper.WARP_THREADS * 16 + lane // 4
         return Chunk(values, row, region.column + before, lane, before, self.chunks.n)
 
-    def _slot(self, number: int, first: Int32 | None) -> int | tuple[int, Int32]:
-        """The buffer of a chunk: its number, or its place in a slot of the ring and the slot."""
+    def _slot(self, number: int, first: Int32 | None) -> Slot:
+        """The buffer of a chunk."""
         if first is None:
             return number % self.buffers
         each, stages = self.chunks.config.slot_chunks, self.chunks.config.stages

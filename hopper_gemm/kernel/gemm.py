@@ -142,6 +142,8 @@ class HopperGemm:
         along_m: Int32,
         swizzle: Int32,
         serpentine: Int32,
+        parts: Int32,
+        by_part: Int32,
         sums: cute.Tensor | None,
         words: cute.Tensor | None,
         bias: cute.Tensor | None,
@@ -159,9 +161,9 @@ class HopperGemm:
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), self.out_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        parts = config.work_items, config.part_order == "part"
-        raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *parts)
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
+        of_parts = (parts, by_part, k_tiles) if cutlass.const_expr(config.parts_at_launch) else ()
+        raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *of_parts)
         edge = self._edge(a, c, residual) if cutlass.const_expr(config.may_move_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
@@ -199,7 +201,7 @@ class HopperGemm:
         ring = self._ring(memory.storage)
         k_first = 0
         if cutlass.const_expr(self.parts > 1):
-            k_first, k_tiles = raster.stretch(place.part, self.parts, k_tiles)
+            k_first, k_tiles = raster.stretch(place.part, k_tiles // self.parts, k_tiles % self.parts)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
         covers = config.tile_m, self.out_n
         scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox, covers, edge)

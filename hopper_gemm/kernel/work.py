@@ -68,9 +68,11 @@ class Raster(Bundle):
         width: of a group, in tiles.
         last: the last step of a group, for a serpentine walk; -1 without.
         by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
-        parts: split-K parts of a tile that clusters take one by one.
-        by_part: True to take the first parts of all tiles first, False to take all parts of a tile first.
-        by_tiles: divisor: tiles; None if unused.
+        parts: split-K parts of a tile, where clusters take them one by one; else None, as all that follows.
+        all_parts: of all tiles.
+        by_part: 1 to take the first parts of all tiles first, 0 to take all parts of a tile first.
+        by_fast: divisor: what is taken first, the tiles of a part or the parts of a tile.
+        each, over: stages of a part, and parts that have one more.
     """
 
     tiles: Int32
@@ -82,9 +84,12 @@ class Raster(Bundle):
     by_group: Any
     by_width: Any
     by_rest: Any
-    parts: int
-    by_part: bool
-    by_tiles: Any
+    parts: Int32 | None = None
+    all_parts: Int32 | None = None
+    by_part: Int32 | None = None
+    by_fast: Any = None
+    each: Int32 | None = None
+    over: Int32 | None = None
 
     @classmethod
     def of(
@@ -95,8 +100,9 @@ class Raster(Bundle):
         swizzle: Int32,
         serpentine: Int32,
         clusters: Int32,
-        parts: int = 1,
-        by_part: bool = False,
+        parts: Int32 | None = None,
+        by_part: Int32 | None = None,
+        k_tiles: Int32 | None = None,
     ) -> Self:
         """The order for a launch.
 
@@ -106,17 +112,24 @@ class Raster(Bundle):
             swizzle: tiles of the other axis that advance together.
             serpentine: 1 to walk every other group in reverse, 0 not to.
             clusters: the most clusters that can be resident at once.
-            parts: split-K parts of a tile that clusters take one by one.
-            by_part: True to take the first parts of all tiles first, False to take all parts of a tile first.
+            parts: split-K parts of a tile that clusters take one by one; None where they take whole tiles.
+            by_part: 1 to take the first parts of all tiles first, 0 to take all parts of a tile first.
+            k_tiles: stages of a tile.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
         across = cutlass.select_(along_m != 0, tiles_n, tiles_m)
         width = cutlass.select_(swizzle < across, swizzle, across)
         groups = across // width
         rest = across - groups * width
+        tiles, of_parts = tiles_m * tiles_n, ()
+        items = tiles
+        if parts is not None:
+            items, each = tiles * parts, k_tiles // parts
+            by_fast = cute.FastDivmodDivisorV2(cutlass.select_(by_part != 0, tiles, parts))
+            of_parts = parts, items, by_part, by_fast, each, k_tiles - each * parts
         return cls(
-            tiles_m * tiles_n,
-            cutlass.min(clusters, tiles_m * tiles_n * parts),
+            tiles,
+            cutlass.min(clusters, items),
             along_m,
             groups,
             width,
@@ -124,15 +137,13 @@ class Raster(Bundle):
             cute.FastDivmodDivisorV2(walk * width),
             cute.FastDivmodDivisorV2(width),
             cute.FastDivmodDivisorV2(cutlass.select_(rest > 0, rest, Int32(1))),
-            parts,
-            by_part,
-            cute.FastDivmodDivisorV2(tiles_m * tiles_n) if by_part and parts > 1 else None,
+            *of_parts,
         )
 
     @property
     def items(self) -> Int32:
         """Cluster tiles, or split-K parts of them."""
-        return self.tiles * self.parts if self.parts > 1 else self.tiles
+        return self.tiles if self.all_parts is None else self.all_parts
 
     @cute.jit
     def tile(self, index: Int32) -> tuple[Int32, Int32]:
@@ -151,18 +162,16 @@ class Raster(Bundle):
 
     def item(self, index: Int32, k_first: Int32 | int, k_tiles: Int32) -> Item:
         """The item number ``index``, below :attr:`items`, of tiles with these stages."""
-        if self.parts == 1:
+        if self.parts is None:
             return Item(index, 0, k_first, k_tiles)
-        if self.by_part:
-            part, tile = divmod(index, self.by_tiles)
-        else:
-            tile, part = index // self.parts, index % self.parts
-        return Item(tile, part, *self.stretch(part, self.parts, k_tiles))
+        slow, fast = divmod(index, self.by_fast)
+        by_part = self.by_part != 0
+        part = cutlass.select_(by_part, slow, fast)
+        return Item(cutlass.select_(by_part, fast, slow), part, *self.stretch(part, self.each, self.over))
 
     @staticmethod
-    def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
-        """First stage and number of stages of a split-K part; the first parts get the remainder, one stage each."""
-        each, over = k_tiles // parts, k_tiles % parts
+    def stretch(part: Int32, each: Int32, over: Int32) -> tuple[Int32, Int32]:
+        """First stage and number of stages of a split-K part: ``each``, and one more for the first ``over`` parts."""
         return part * each + cutlass.min(part, over), each + Int32(part < over)
 
 

@@ -135,7 +135,11 @@ class GemmConfig:
         "max",
         least=0,
     )
-    split_k: int = integer(1, "parts into which k is divided (split-K), summed in a fixed order")
+    split_k: int = integer(
+        1,
+        "parts into which k is divided (split-K), summed in a fixed order; with a workspace an argument of the launch",
+        host=True,
+    )
     swap_ab: bool = flag(
         False,
         "compute C's transpose as B's transpose times A's: tile_m, cluster_m and raster m then run along n, so that "
@@ -196,6 +200,7 @@ class GemmConfig:
         "tile, or of all tiles the first, then the second, so that CTAs side by side share operands",
         "tile",
         "part",
+        launch=True,
         since=2,
     )
     loads = "tma"
@@ -274,9 +279,14 @@ class GemmConfig:
         return self.split_k if self.reduction == "workspace" else 1
 
     @property
+    def parts_at_launch(self) -> bool:
+        """True if the machine code serves any number of split-K parts, which add up through a workspace."""
+        return self.reduction == "workspace"
+
+    @property
     def leaves_sums(self) -> bool:
         """True if clusters exchange partial sums through global memory."""
-        return self.stream_k or self.work_items > 1
+        return self.stream_k or self.parts_at_launch
 
     @property
     def has_workspace(self) -> bool:

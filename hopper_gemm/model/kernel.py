@@ -33,6 +33,10 @@ STREAM_K_REGISTERS, WORKSPACE_MARGIN = 16, 8
 """Registers that stream-K adds for its position and for addresses of the workspace; and registers that a kernel with a
 workspace keeps free, else the next split, with more per consumer, is taken."""
 
+SHARED_CHUNKS = 4
+"""Chunks of a consumer that split-K parts through a workspace share out: fewer leave most of many parts idle while the
+others add up, and each costs a few parts a round trip more."""
+
 GATHER_REGISTERS = 32
 """Registers that parts read back from a workspace add."""
 
@@ -131,7 +135,7 @@ class Kernel(GemmConfig):
     @property
     def spare_registers(self) -> int:
         """Registers that a consumer needs beside its accumulators."""
-        more = STREAM_K_REGISTERS if self.stream_k else GATHER_REGISTERS if self.work_items > 1 else 0
+        more = STREAM_K_REGISTERS if self.stream_k else GATHER_REGISTERS if self.parts_at_launch else 0
         return SPARE_REGISTERS + more
 
     @property
@@ -224,11 +228,13 @@ class Kernel(GemmConfig):
         return min(hopper.WGMMA_M, most) if self.swap_ab else hopper.WGMMA_M
 
     def tma_stores(self, out_bytes: int) -> int:
-        """TMA stores of one consumer's share, or of the chunks of it that a split-K part owns; 0 with direct stores."""
+        """TMA stores in the code: of one consumer's share, of the chunks of it that a split-K part of a cluster owns,
+        or of one chunk in a loop, where parts use a workspace; 0 with direct stores."""
         if self.stores == "direct":
             return 0
         chunks = self.share_m // hopper.WGMMA_M * (self.share_n // self.chunk_columns(out_bytes))
-        return -(-chunks // self.split_k) * (hopper.WGMMA_M // self.box_rows(out_bytes))
+        stored = 1 if self.parts_at_launch else -(-chunks // self.split_k)
+        return stored * (hopper.WGMMA_M // self.box_rows(out_bytes))
 
     @property
     def barriers(self) -> int:
@@ -271,8 +277,10 @@ class Kernel(GemmConfig):
         return self.spills or self.accumulators <= register_splits(self)[-1].consumer - self.spare_registers
 
     def compiled(self) -> Kernel:
-        """Return the kernel at default launch arguments: all that the machine code depends on."""
-        return self.but(**launch_defaults(type(self)))  # type: ignore[arg-type]
+        """Return the kernel at default launch arguments: all that the machine code depends on. Where split-K parts go
+        through a workspace, their number is one, and two stands for any."""
+        parts = {"split_k": 2} if self.parts_at_launch else {}
+        return self.but(**launch_defaults(type(self)), **parts)  # type: ignore[arg-type]
 
     def narrowed(self) -> Kernel:
         """Return the same kernel as the narrowest class that has its parameters."""
@@ -380,12 +388,12 @@ def _odd_columns(kernel: Kernel) -> int:
 
 
 def _columns_to_share(kernel: Kernel) -> int:
-    """The widest chunk of which every split-K part owns equally many, or, through a workspace, at least one. The
-    narrowest if there is none."""
-    in_cluster = kernel.reduction == "cluster"
-    widths = (WIDE_CHUNK, STAGING_COLUMNS, 16, 8) if in_cluster else (WIDE_CHUNK, STAGING_COLUMNS, 16)
+    """The widest chunk of which every split-K part of a cluster owns equally many; through a workspace, for any number
+    of parts, of which a share has :data:`SHARED_CHUNKS`. The narrowest if there is none."""
+    any_parts = kernel.parts_at_launch
+    widths = (WIDE_CHUNK, STAGING_COLUMNS, 16) if any_parts else (WIDE_CHUNK, STAGING_COLUMNS, 16, 8)
     chunks = ((n, kernel.but(epi_n=n).chunks) for n in widths)
-    fair = (n for n, count in chunks if (count % kernel.split_k == 0 if in_cluster else count >= kernel.split_k))
+    fair = (n for n, count in chunks if (count >= SHARED_CHUNKS if any_parts else count % kernel.split_k == 0))
     return next(fair, widths[-1])
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,10 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, parts_meet
-from hopper_gemm.model.rules.invariance import STEEP, forward
-from hopper_gemm.model.rules.technique import SWIZZLE_MAX
+from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, cluster_tiles, clusters_at_once, parts_meet
+from hopper_gemm.model.rules.invariance import STEEP, forward, parts_of
+from hopper_gemm.model.rules.problem import WORKSPACE_BYTES_MAX
+from hopper_gemm.model.rules.technique import PARTS_MAX, SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
@@ -49,6 +51,11 @@ Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; t
 for, as every kernel with a finish does."""
 
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
+PART_ORDERS: tuple[Literal["tile", "part"], ...] = ("tile", "part")
+
+ROUNDS_OF_PARTS, FEW_PARTS = (1, 2, 3), (2, 3)
+"""Rounds of a launch that split-K parts are chosen to fill, and numbers of parts that are considered besides: where no
+number fills few rounds, two or three parts in many rounds may be the best."""
 
 
 @cache
@@ -79,12 +86,7 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
     kernels = binaries()
     if invariant:
         ahead = list(dict.fromkeys(map(forward, binaries())))
-        apart = [
-            kernel.but(split_k=parts)
-            for kernel in ahead
-            if kernel.split_k > 1 and kernel.part_order == "tile"
-            for parts in STEEP
-        ]
+        apart = [kernel.but(split_k=parts) for kernel in ahead if kernel.parts_meet for parts in STEEP]
         meeting = [
             resolve(GemmConfig(tile_m=tile_m, tile_n=tile_n, swap_ab=swap_ab, split_k=parts, epi_n=16, stagger=0))
             for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)
@@ -102,12 +104,42 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
-    least in theory."""
-    square = kernel.cluster_size == 1 or kernel.part_order == "part"
-    ways = (kernel.but(raster=raster) for raster in RASTERS)
+    least in theory; and split-K parts through a workspace in either order. Their number depends on the problem, see
+    :func:`parts_for`."""
+    orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
+    ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
     return tuple(
-        way.but(swizzle=ABREAST if square else min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))) for way in ways
+        way.but(swizzle=ABREAST if kernel.cluster_size == 1 or way.part_order == "part" else _square(way))
+        for way in ways
     )
+
+
+def _square(way: Kernel) -> int:
+    return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
+
+
+def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
+    """The numbers of split-K parts worth a prediction. Where they are given at launch, the most that take
+    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. None
+    if no number is allowed.
+
+    Example:
+        >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
+        >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
+        ((2, 3, 8, 16, 22), (2,))
+    """
+    if not kernel.parts_at_launch:
+        return (kernel.split_k,)
+    tiles = cluster_tiles(kernel, problem)
+    at_once = clusters_at_once(kernel.cluster_size, chip) * kernel.ctas_per_sm
+    fit = WORKSPACE_BYTES_MAX // (4 * tiles * kernel.cluster_size * kernel.tile_m * kernel.tile_n)
+    most = min(PARTS_MAX, at_once, -(-problem.k // kernel.tile_k), fit)
+    if problem.batch_invariant:
+        found = {parts_of(problem.n, problem.k)}
+    else:
+        fill = [min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS]
+        found = {*fill, *FEW_PARTS}
+    return tuple(sorted(parts for parts in found if 1 < parts <= most))
 
 
 def choose(
@@ -142,64 +174,118 @@ def choices(
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
     considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
-    groups = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
+    least = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
+    offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
+    besides = _besides(map(forward, more) if problem.batch_invariant else more, offered, chip)
     found: list[Ranked] = []
-    shortest, kinds = float("inf"), (problem.batch_invariant, finish is not None and finish.gated)
-    more = tuple(map(forward, more) if problem.batch_invariant else more)
-    for (dynamic, paced), least in groups.items():
-        if least <= shortest or not found:
-            kind = dynamic, paced
-            bounds = _with_bounds((*menu(*kinds), *more), *kind, chip) if more else _bounds(*kind, chip, *kinds)
-            found = _best(bounds, problem, count, chip, found, finish)
+    shortest = float("inf")
+    for kind, seconds in least.items():
+        if seconds <= shortest or not found:
+            offers = [
+                one for one in (*offered, *besides) if kind == (one.binary.scheduler == "dynamic", one.binary.pace > 0)
+            ]
+            found = _best(offers, problem, count, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
 
 
 Ranked = tuple[float, int, Kernel]
-"""Seconds, a number that tells kernels of equal times apart, and the kernel."""
+"""Seconds, the number of a binary, and the kernel."""
 
-Bounds = list[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]]
-"""Lower bounds of binaries, each with its ways to launch."""
+
+@dataclass(frozen=True)
+class Offer:
+    """A binary to choose from.
+
+    Args:
+        number: tells binaries apart.
+        binary: as it is compiled.
+        ways: to launch it.
+        chip: the GPU.
+        fixed: split-K parts of its ways; None if their number is chosen.
+    """
+
+    number: int
+    binary: Kernel
+    ways: tuple[Kernel, ...]
+    chip: Chip
+    fixed: int | None = None
+
+    def parts(self, problem: GemmProblem) -> tuple[int, ...]:
+        """Numbers of parts to consider."""
+        return parts_for(self.binary, problem, self.chip) if self.fixed is None else (self.fixed,)
+
+    def launches(self, parts: int, problem: GemmProblem) -> Iterable[Kernel]:
+        """The ways to launch so many parts that are worth a prediction. Single CTAs that all run at once take the first
+        parts of all tiles first: those side by side then share operands."""
+        if self.fixed is not None:
+            return self.ways
+        ways = [way.but(split_k=parts) for way in self.ways]
+        by_part = [way for way in ways if way.part_order == "part" and parts_meet(way, problem, self.chip)]
+        return by_part if by_part and self.binary.cluster_size == 1 else ways
+
+    @cached_property
+    def bound(self) -> Callable[[int], Callable[[GemmProblem], float]]:
+        """Lower bounds by the number of parts, each made when it first comes up: a bound holds for one number. Parts in
+        the order "part" have all clusters of the GPU, which bounds the other order too."""
+        order = "part" if self.binary.parts_at_launch else "tile"
+        return cache(lambda parts: lower_bound(self.binary.but(split_k=parts, part_order=order), self.chip))
 
 
 @cache
-def _bounds(dynamic: bool, paced: bool, chip: Chip, invariant: bool, gated: bool) -> Bounds:
-    """Those of the menu's kernels of one kind."""
-    return _with_bounds(menu(invariant, gated), dynamic, paced, chip)
-
-
-def _with_bounds(kernels: Iterable[Kernel], dynamic: bool, paced: bool, chip: Chip) -> Bounds:
-    """Those of the kernels of one kind."""
+def _offers(invariant: bool, gated: bool, chip: Chip) -> tuple[Offer, ...]:
+    """The binaries of the menu."""
     ways: dict[Kernel, list[Kernel]] = {}
-    for kernel in kernels:
-        if (kernel.scheduler == "dynamic", kernel.pace > 0) == (dynamic, paced):
-            ways.setdefault(kernel.compiled(), []).append(kernel)
-    return [(lower_bound(binary, chip), tuple(of)) for binary, of in ways.items()]
+    for kernel in menu(invariant, gated):
+        ways.setdefault(kernel.compiled(), []).append(kernel)
+    return tuple(
+        Offer(number, binary, tuple(of), chip, None if binary.parts_at_launch else binary.split_k)
+        for number, (binary, of) in enumerate(ways.items())
+    )
+
+
+def _besides(more: Iterable[Kernel], offered: Sequence[Offer], chip: Chip) -> list[Offer]:
+    """Kernels beside those offered, each with its own number of parts."""
+    given = [(kernel.compiled(), kernel) for kernel in more]
+    numbers = {offer.binary: offer.number for offer in offered} if given else {}
+    return [
+        Offer(numbers.setdefault(binary, len(numbers)), binary, (kernel,), chip, kernel.split_k)
+        for binary, kernel in given
+    ]
 
 
 def _best(
-    offered: Iterable[tuple[Callable[[GemmProblem], float], tuple[Kernel, ...]]],
+    offers: Iterable[Offer],
     problem: GemmProblem,
     count: int,
-    chip: Chip,
     found: list[Ranked],
     finish: Finish | None,
 ) -> list[Ranked]:
-    """The best binaries of those offered and those found before. Kernels whose lower bound is above the last of these
-    are not predicted."""
-    first = len(found)
-    order = sorted((bound(problem), number, ways) for number, (bound, ways) in enumerate(offered, first))
-    for least, number, ways in order:
+    """The best binaries of those offered and those found before, each once. What has a lower bound above the last of
+    these is not predicted."""
+    order = [
+        (offer.bound(parts)(problem), at, parts, offer)
+        for at, offer in enumerate(offers)
+        for parts in offer.parts(problem)
+    ]
+    for least, _, parts, offer in sorted(order, key=itemgetter(0, 1, 2)):
         if len(found) == count and least * PACED > found[-1][0]:
             break
-        able = [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, chip)]
-        able = [behind_padding(way, problem) for way in able]
+        able = [
+            behind_padding(way, problem)
+            for way in offer.launches(parts, problem)
+            if not pair_reasons(way, problem, finish) and parts_meet(way, problem, offer.chip)
+        ]
         if able:
             seconds, place = min(
-                (predict(kernel, problem, chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
+                (predict(kernel, problem, offer.chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
             )
             kernel = able[place]
-            found = sorted([*found, (seconds * (PACED if kernel.pace else 1.0), number, kernel)])[:count]
+            found.append((seconds * (PACED if kernel.pace else 1.0), offer.number, kernel))
+            best: dict[int, Ranked] = {}
+            for one in sorted(found, key=itemgetter(0, 1)):
+                best.setdefault(one[1], one)
+            found = [*best.values()][:count]
     return found
 
 

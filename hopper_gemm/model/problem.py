@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from hopper_gemm.model import hopper
@@ -111,17 +112,17 @@ class GemmProblem:
         """Floating-point operations: a multiply and an add per (m, n, k) triple."""
         return 2 * self.m * self.n * self.k
 
-    @property
+    @cached_property
     def out_bytes(self) -> int:
         """Bytes of an element of C."""
         return OUT_BYTES[types_of(self.dtype)[1]]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and B read once, C written once."""
         return ELEMENT_BYTES * (self.m * self.k + self.k * self.n) + self.out_bytes * self.m * self.n
 
-    @property
+    @cached_property
     def out_of_reach(self) -> str:
         """Names of the matrices, among a, b and c, whose rows TMA cannot reach where each is contiguous: they do not
         start at multiples of 16 bytes. Such an operand is padded first, and threads store such an output.

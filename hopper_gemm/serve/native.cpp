@@ -722,11 +722,11 @@ PyObject *connect(PyObject *, PyObject *arguments) {
 PyObject *record(PyObject *, PyObject *arguments) {
   HANDLE_TH_ERRORS
   unsigned long long launcher;
-  long long setting, clusters, swizzle;
-  int along_m, serpentine, turned;
+  long long setting, clusters, swizzle, parts;
+  int along_m, serpentine, by_part, turned;
   PyObject *given[6] = {nullptr, nullptr, nullptr, Py_None, Py_None, Py_None};
-  if (!PyArg_ParseTuple(arguments, "K(LpLp)LpOOO|OOO", &launcher, &clusters, &along_m, &swizzle, &serpentine, &setting,
-                        &turned, given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
+  if (!PyArg_ParseTuple(arguments, "K(LpLpLp)LpOOO|OOO", &launcher, &clusters, &along_m, &swizzle, &serpentine, &parts,
+                        &by_part, &setting, &turned, given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
     return nullptr;
   }
   Tensor a, b, out;
@@ -742,7 +742,8 @@ PyObject *record(PyObject *, PyObject *arguments) {
   if (residual.has_value() != finish.residual.has_value()) Py_RETURN_NONE;
   Launch launch{*left, turned ? right->turned() : *right, *written, {}};
   if (PyTuple_GET_SIZE(arguments) > 7) launch.finish = finish;
-  Record made{reinterpret_cast<TVMFFIObjectHandle>(launcher), {clusters, along_m, swizzle, serpentine}};
+  Record made{reinterpret_cast<TVMFFIObjectHandle>(launcher),
+              {clusters, along_m, swizzle, serpentine, parts, by_part}};
   TVMFFIObjectIncRef(made.launcher);
   std::lock_guard guard(lock);
   table.insert_or_assign(key_of(setting, launch), made);

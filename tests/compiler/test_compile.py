@@ -78,8 +78,6 @@ def faults(
         report, tensors = built.report, {"tma": 2, "mixed": 1, "cp_async": 0}[shares.loads]
         each, unrolled = shares.wgmma_per_stage, shares.unroll
         stores = 0 if scattered else shares.tma_stores(problem.out_bytes)
-        if shares.work_items > 1 and not scattered:  # a part that adds up alone stores the whole tile
-            stores += shares.but(split_k=1, reduction="cluster").tma_stores(problem.out_bytes)
         right = (
             (report.wgmma % each == 0 if unrolled else report.wgmma == each)
             and report.wgmma_waits <= shares.wgmma_waits

@@ -21,7 +21,7 @@ from pathlib import Path
 from hopper_gemm.compiler.loader import launcher_of
 launch, matrix = launcher_of(Path(sys.argv[1])), torch.zeros(64, 64, dtype=torch.bfloat16)
 try:
-    launch(matrix, matrix, matrix, 1, 1, 1, 1, *[None] * 6)
+    launch(matrix, matrix, matrix, 1, 1, 1, 1, 1, 1, *[None] * 6)
 except ValueError as error:
     print("cutlass" in sys.modules, "device_type=cuda" in str(error))
 """

@@ -88,7 +88,7 @@ def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")
     kernel("a", "b", "out", "bias", None, 0.5, readings="readings")
-    order = ("a", "b", "out", 132, True, 4, True, None, None)
+    order = ("a", "b", "out", 132, True, 4, True, 1, False, None, None)
     assert calls == [(*order, None, None, None, None), (*order, "bias", None, 0.5, "readings")]
     assert {len(given) for given in calls} == {len(ARGUMENTS)}
 
@@ -109,7 +109,7 @@ def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs
         return "sums", "words"
 
     monkeypatch.setattr(loader, "WORKSPACES", SimpleNamespace(get=get))
-    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[7:9]), 132 // config.cluster_size)
+    kernel = LoadedKernel(config, REPORT, lambda *arguments: given.append(arguments[9:11]), 132 // config.cluster_size)
     for size in (512, 1000):
         out = torch.zeros(size, size)
         kernel(out, out, out)

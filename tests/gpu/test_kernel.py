@@ -160,7 +160,6 @@ VARIANTS = {
     "staged in the ring": {"staging": "ring", "k_depth": 4},
     "staged in the ring, dynamic": {"staging": "ring", "k_depth": 4, "scheduler": "dynamic", "cluster_m": 2},
     "tiles of a part": {"split_k": 3, "reduction": "workspace", "part_order": "part"},
-    "interleaved parts": {"split_k": 5, "reduction": "workspace", "interleave_k": True, "cluster_n": 2},
     "interleaved in a cluster": {"split_k": 2, "interleave_k": True},
     "begun apart": {"rotate_k": 3, "cluster_m": 2, "multicast": "alternate"},
     "begun apart, backwards": {"rotate_k": 1, "reverse_k": True, "scheduler": "dynamic"},

@@ -10,7 +10,7 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import choices, choose, menu
+from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import CHIPS as KINDS
@@ -41,14 +41,13 @@ def test_the_choice_is_legal_and_its_parts_meet_on_every_chip(chip):
 def test_parts_that_would_not_run_at_once_are_left_out_on_a_smaller_chip():
     """A part would wait for another of a later wave."""
     problem = GemmProblem(1024, 1024, 65536)
-    halves = GemmConfig(tile_m=128, reduction="workspace", split_k=2, part_order="part", stagger=0)
-    some = [*(one for one in menu() if one.part_order == "part" and is_legal(one, problem)), resolve(halves)]
-    apart = [one for one in some if not parts_meet(one, problem, Chip(78))]
-    assert apart
-    assert all(parts_meet(one, problem) for one in some)
-    for one in apart:
-        assert one not in choices(problem, 200, [one], Chip(78))
-        assert one in choices(problem, 200, [one])
+    like = GemmConfig(tile_m=128, tile_n=136, reduction="workspace", split_k=2, part_order="part", stagger=0)
+    halves, small = resolve(like), Chip(78)
+    assert parts_meet(halves, problem)
+    assert halves in choices(problem, 200, [halves])
+    found = choices(problem, 200, [halves], small)
+    assert all(parts_meet(one, problem, small) for one in found)
+    assert halves not in found
 
 
 def test_an_h200_is_the_default():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 import pytest
 
@@ -68,8 +69,19 @@ def test_a_name_that_is_none_or_twice_the_same_is_refused(values, message):
 
 
 def test_configs_that_differ_only_at_launch_are_compiled_once():
-    assert LAUNCH_FIELDS == ("raster", "swizzle")
+    assert LAUNCH_FIELDS == ("raster", "swizzle", "part_order")
     assert resolve(GemmConfig(tile_m=128, raster="n", swizzle=4)).compiled() == resolve(GemmConfig(tile_m=128))
+
+
+def test_one_binary_serves_any_number_of_parts_through_a_workspace_in_either_order():
+    """Nothing that is compiled depends on it, the epilogue's chunks among them."""
+    for tile in ({"tile_m": 64, "tile_n": 24}, {"tile_m": 128, "tile_n": 128}, {"tile_m": 192, "tile_n": 112}):
+        apart = [GemmConfig(**tile, stagger=0, split_k=parts, reduction="workspace") for parts in range(2, 65)]
+        kernels = [resolve(replace(one, part_order=order)) for one in apart for order in ("tile", "part")]
+        assert len({kernel.compiled() for kernel in kernels}) == 1
+        assert {kernel.split_k for kernel in kernels} == set(range(2, 65)), "a config still names its parts"
+    halves, quarters = (resolve(GemmConfig(tile_m=64, split_k=parts, epi_n=16)) for parts in (2, 4))
+    assert halves.compiled() != quarters.compiled(), "in a cluster the parts are compiled in"
 
 
 def test_one_class_builds_every_kernel():

@@ -210,20 +210,13 @@ def test_an_fp32_output_needs_chunks_of_eight_of_its_own_columns(change, mend):
     assert mend is None or mend in found[0].text
 
 
-@pytest.mark.parametrize(
-    ("change", "dtype", "legal"),
-    [
-        ({"split_k": 8}, "bf16_fp32", False),
-        ({"split_k": 8}, "bf16", True),
-        ({"split_k": 7}, "bf16_fp32", True),
-        ({"split_k": 8, "tile_n": 208}, "bf16_fp32", True),
-        ({"split_k": 8, "tile_m": 64, "tile_n": 112}, "bf16_fp32", True),
-    ],
-)
-def test_an_fp32_output_in_a_workspace_has_registers_for_so_many_parts(change, dtype, legal):
-    config = GemmConfig(**({"tile_m": 128, "tile_n": 224, "reduction": "workspace"} | change))
-    found = reasons(config, GemmProblem(512, 512, 4096, dtype))
-    assert [reason.rule for reason in found] == ([] if legal else ["workspace"])
+@pytest.mark.parametrize("split_k", [2, 8, 33, 64])
+def test_the_rules_on_registers_do_not_depend_on_the_number_of_parts_through_a_workspace(split_k):
+    """One binary serves all of them."""
+    for change in ({"tile_n": 224}, {"tile_n": 192, "epi_n": 64}, {"tile_m": 64, "tile_n": 112}):
+        config = GemmConfig(**({"tile_m": 128, "reduction": "workspace", "split_k": split_k} | change))
+        for dtype in ("bf16", "bf16_fp32"):
+            assert reasons(config, GemmProblem(512, 512, 65536, dtype)) == []
 
 
 @pytest.mark.parametrize(
@@ -264,14 +257,14 @@ def test_c_is_staged_only_in_slots_that_its_tile_fills():
 def test_a_chunk_of_an_fp32_output_keeps_its_bytes_and_covers_the_share():
     problem = GemmProblem(512, 512, 512, "fp16_fp32")
     for shares in map(resolve, islice((one for one in legal_configs(7) if is_legal(one, problem)), 100)):
-        columns, parts = shares.chunk_columns(4), shares.split_k
+        columns, parts, rolled = shares.chunk_columns(4), shares.split_k, shares.parts_at_launch
         assert columns % hopper.WGMMA_N_STEP == 0
         assert shares.share_n % columns == 0
         if shares.stores == "tma":
             assert 4 * hopper.WGMMA_M * columns == shares.chunk_bytes
-            assert shares.tma_stores(4) == -(-2 * shares.chunks // parts) * (2 if shares.swap_ab else 1)
-            assert shares.tma_stores(2) == -(-shares.chunks // parts)
-            assert 2 * shares.chunks % shares.split_k == 0 or shares.reduction == "workspace"
+            assert shares.tma_stores(4) == (1 if rolled else 2 * shares.chunks // parts) * (2 if shares.swap_ab else 1)
+            assert shares.tma_stores(2) == (1 if rolled else shares.chunks // parts)
+            assert 2 * shares.chunks % parts == 0 or rolled
 
 
 def test_a_legal_config_fits_the_chip_by_every_figure_that_follows_from_it():

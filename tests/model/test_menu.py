@@ -14,10 +14,22 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import GATES, LONG, PACED, ROUNDS, binaries, choices, choose, menu, promising, technique
+from hopper_gemm.model.menu import (
+    GATES,
+    LONG,
+    PACED,
+    ROUNDS,
+    binaries,
+    choices,
+    choose,
+    menu,
+    parts_for,
+    promising,
+    technique,
+)
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, waves
+from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet, waves
 from tests.conftest import ROOT
 from tests.each import each
 
@@ -55,7 +67,32 @@ def test_every_problem_finds_a_config_of_the_menu_that_runs_it(sizes, dtype, lay
     problem = GemmProblem(m if layouts[0] == "k" else -(-m // 8) * 8, n, k, dtype, layouts)
     found = choose(problem)
     assert is_legal(found, problem)
-    assert found in menu()
+    assert found.compiled() in binaries() or found.compiled().but(reverse_k=False) in binaries()
+
+
+def test_parts_fill_rounds_and_never_more_than_the_rules_allow():
+    """The most parts that run at once are among them, where they are legal: they leave the fewest SMs idle."""
+    for problem in drawn(200):
+        for kernel in (one for one in binaries() if one.parts_at_launch):
+            found = parts_for(kernel, problem)
+            ways = [kernel.but(split_k=parts) for parts in found]
+            assert not {reason.rule for way in ways for reason in pair_reasons(way, problem)} & {"split_k", "workspace"}
+            tiles, at_once = cluster_tiles(kernel, problem), clusters_at_once(kernel.cluster_size)
+            in_one_round = kernel.but(split_k=at_once // tiles, part_order="part")
+            if in_one_round.split_k > 1 and is_legal(in_one_round, problem):
+                assert in_one_round.split_k in found
+
+
+def test_a_number_of_parts_that_is_given_stays():
+    """A bound, and a prediction, is of one number of parts; the menu's binary has others."""
+    problem = GemmProblem(512, 512, 65536)
+    odd = next(one for one in binaries() if one.parts_at_launch).but(split_k=7)
+    assert 7 not in parts_for(odd, problem)
+    found = choices(problem, 300, [odd])
+    (own,) = [one for one in found if one.compiled() == odd.compiled()]
+    assert predict(own, problem).seconds <= predict(odd, problem).seconds
+    alone = resolve(GemmConfig(tile_m=128, tile_n=136, split_k=7, reduction="workspace", stagger=0))
+    assert alone in choices(problem, 300, [alone])
 
 
 def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
@@ -78,13 +115,17 @@ def drawn(count):
 def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
     for problem in drawn(40):
         for kernel in random.Random(str(problem)).sample(menu(), 24):
+            if kernel.parts_at_launch:
+                kernel = kernel.but(split_k=random.Random(str(problem)).randrange(2, 65))
             assert lower_bound(kernel)(problem) <= predict(kernel, problem).seconds * (1 + 1e-12)
 
 
 def test_the_ranking_is_that_of_all_predictions():
     """Static kernels below 150 us; from there on also those with the dynamic scheduler, and from 1 ms on paced ones."""
     for problem in drawn(25):
-        seconds = {one: predict(one, problem).seconds for one in menu() if not pair_reasons(one, problem)}
+        ways = (one.but(split_k=parts) for one in menu() for parts in parts_for(one, problem))
+        able = [one for one in ways if not pair_reasons(one, problem) and parts_meet(one, problem)]
+        seconds = {one: predict(one, problem).seconds for one in able}
         shortest = min(value for one, value in seconds.items() if one.scheduler == "static")
         least = {("static", False): 0.0, ("dynamic", False): ROUNDS, ("dynamic", True): LONG}
         suited = [one for one in seconds if least[one.scheduler, one.pace > 0] <= shortest]
@@ -174,7 +215,7 @@ def test_a_fourth_of_the_promising_is_dealt_out_to_the_techniques():
 
 def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
     gates = {one.compiled() for one in menu(gated=True)} - set(binaries())
-    assert len(gates) == len(GATES)
+    assert 0 < len(gates) <= len(GATES), "the menu may hold some of them"
     assert all(is_legal(one, GemmProblem(64, 28672, 4096), GATED) for one in gates)
     found = {choose(GemmProblem(m, 28672, 4096), finish=GATED).compiled() for m in range(1, 65)}
     assert found <= gates, "of few rows the menu pairs columns badly"

@@ -31,7 +31,7 @@ class Part:
         came: the word as its arrival left it.
         seen: what it last saw of the word.
         looks: that it still has.
-        left: whose sums it has written: 0 none, 1 those that others add up, 2 its own share too.
+        left: whether its sums are written, all of them.
         adds: ``""``, ``"share"`` or ``"all"``: what it adds up.
     """
 
@@ -39,7 +39,7 @@ class Part:
     came: int = 0
     seen: int = 0
     looks: int = 1
-    left: int = 0
+    left: bool = False
     adds: str = ""
 
 
@@ -87,7 +87,7 @@ class LedgerModel:
             word, after = step(moment.word, part)
             parts = (*moment.parts[:i], after, *moment.parts[i + 1 :])
             if after.adds and not part.adds:
-                self._check_sums(parts, after.adds)
+                self._check_sums(parts)
             first = 1 if self.owned else 0  # the others are alike: in what order they are listed makes no difference
             yield LedgerState(word, (*parts[:first], *sorted(parts[first:])))
 
@@ -98,14 +98,14 @@ class LedgerModel:
         if part.step == "absent":
             return word, replace(part, step="arrive" if late else "send")
         if part.step == "send":
-            part = replace(part, left=1)
+            part = replace(part, left=True)
             return word, self._decided(part) if late else replace(part, step="arrive")
         if part.step == "arrive":
             if (word & ARRIVED) >= self.parts:
                 raise Broken("word", "a part arrives at a word that the last launch did not clear")
             part = replace(part, came=word + 1, seen=word + 1)
             if (part.came & ARRIVED) == self.parts and not part.came & ALONE:
-                return part.came, replace(part, step="turn", left=1)
+                return part.came, replace(part, step="turn", left=True)
             return part.came, replace(part, step="send") if late else self._decided(part)
         if part.step == "turn":
             flip = 0 if self.fault == "no turn" else TURN
@@ -116,10 +116,8 @@ class LedgerModel:
             return word, replace(part, step="swap")
         if part.step == "swap":
             if word == part.seen or self.fault == "torn alone":
-                return part.seen | ALONE, replace(part, step="leave")
+                return part.seen | ALONE, replace(part, step="file")
             return word, self._decided(replace(part, seen=word), "swap")
-        if part.step == "leave":
-            return word, replace(part, left=2, step="file")
         if part.step == "file":
             word += FILED_ONE
             last = (word & FILED) == self.parts * FILED_ONE
@@ -131,7 +129,7 @@ class LedgerModel:
     def _decided(self, part: Part, waiting: str = "wait") -> Part:
         """The part with what it last saw: one of the endings, or neither yet."""
         if part.seen & ALONE:
-            return replace(part, step="leave")
+            return replace(part, step="file")
         if (part.seen & ARRIVED) == self.parts or (part.seen ^ part.came) & TURN:
             return replace(part, step="done", adds="share")
         return replace(part, step=waiting)
@@ -143,14 +141,14 @@ class LedgerModel:
         if part.step == "absent":
             return word, replace(part, step="file" if late else "leave")
         if part.step == "leave":
-            return word, replace(part, left=2, step="done" if late else "file")
+            return word, replace(part, left=True, step="done" if late else "file")
         if part.step == "clear":
             return 0, replace(part, step="done")
         if (word & ARRIVED) >= self.parts - 1:
             raise Broken("word", "a piece is filed at a word that the last launch did not clear")
         word += 1
         if word & ALONE and (word & ARRIVED) == self.parts - 1:
-            return word, replace(part, step="clear", left=2, adds="all")
+            return word, replace(part, step="clear", left=True, adds="all")
         return word, replace(part, step="leave" if late else "done")
 
     def _owner(self, word: int, part: Part) -> tuple[int, Part]:
@@ -163,7 +161,7 @@ class LedgerModel:
                 return word, replace(part, step="clear", adds="all")
             return word, replace(part, step="wait" if part.looks else "leave", looks=max(0, part.looks - 1))
         if part.step == "leave":
-            return word, replace(part, left=2, step="look")
+            return word, replace(part, left=True, step="look")
         if part.step == "look":
             return word, replace(part, step="swap", seen=word)
         if (part.seen & ARRIVED) == self.parts - 1:
@@ -174,10 +172,9 @@ class LedgerModel:
 
     # What must hold ------------------------------------------------------------------------------
 
-    def _check_sums(self, parts: tuple[Part, ...], adds: str) -> None:
+    def _check_sums(self, parts: tuple[Part, ...]) -> None:
         """Whoever adds up finds what it reads; an owner's own sums are in its registers."""
-        need = 1 if adds == "share" else 2
-        missing = [i for i, part in enumerate(parts) if part.left < need and not (self.owned and part.adds)]
+        missing = [i for i, part in enumerate(parts) if not part.left and not (self.owned and part.adds)]
         if missing:
             raise Broken("sums", f"added up before parts {missing} had written theirs")
 

@@ -52,7 +52,7 @@ def test_both_endings_come_about(owned, resident):
 @pytest.mark.parametrize(
     ("fault", "owned", "kinds"),
     [
-        ("early clear", False, {"sums"}),
+        ("early clear", False, {"sums", "word"}),
         ("early clear", True, {"sums", "word"}),
         ("torn alone", False, {"sums"}),
         ("torn alone", True, {"sums", "word"}),

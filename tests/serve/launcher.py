@@ -24,7 +24,7 @@ from hopper_gemm.serve.reference import finished, launch_torch
 
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
-ORDER = (132, True, 8, True)
+ORDER = (132, True, 8, True, 1, False)
 """Launch arguments of the stand-in's kernels that are the same every time."""
 
 
@@ -145,9 +145,9 @@ class Launches:
 
         def launch(a, b, out, *rest):
             passed = dict(zip((argument.name for argument in ARGUMENTS[3:]), rest, strict=True))
-            assert [*passed.values()][:4] == [*ORDER]
+            assert [*passed.values()][: len(ORDER)] == [*ORDER]
             added = [passed.pop(argument.name) for argument in FINISH]
-            assert [*passed.values()][4:] == [None] * (len(passed) - 4)
+            assert [*passed.values()][len(ORDER) :] == [None] * (len(passed) - len(ORDER))
             assert operands.reaches(out) or scattered
             for operand, axis in zip((a, b), problem.layouts, strict=True):
                 assert operands.reaches(operand if axis == "k" else operand.t())

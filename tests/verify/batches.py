@@ -26,7 +26,7 @@ from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.rules.invariance import parts_of
+from hopper_gemm.model.rules.invariance import STEEP, parts_of
 from hopper_gemm.model.rules.problem import filled_up, reachable
 from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
@@ -183,7 +183,8 @@ def jobs(seed: int, tables: Sequence[Table], chip: Chip = SXM) -> list[Invarianc
     found += [_of_matmul(rng, n, k, dtype, pick) for (n, k), dtype in zip(RAGGED, cycle(DTYPES), strict=False)]
     kernels: dict[int, list[Kernel]] = {}
     for kernel in dict.fromkeys(kernel.compiled() for kernel in menu(True)):
-        kernels.setdefault(kernel.split_k, []).append(kernel)
+        for parts in STEEP if kernel.parts_at_launch else (kernel.split_k,):
+            kernels.setdefault(parts, []).append(kernel.but(split_k=parts))
     groups = []
     for parts, some in kernels.items():
         sides = [side for side in SIDES if parts_of(*side) == parts]

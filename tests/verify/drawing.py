@@ -17,6 +17,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.problem import reachable
 from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
+from hopper_gemm.model.rules.technique import PARTS_MAX
 from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied
 
 USUAL = 0.88
@@ -188,11 +189,19 @@ def _placed(rng: random.Random, config: GemmConfig, kind: tuple[str, str], numbe
     """A config on problems of a type and layout, each launched in a drawn way."""
     for shape in islice(cycle(SHAPES), number, number + each):
         for _ in range(10):
-            launch = {name: rng.choice(values_of(name)) for name in LAUNCH_FIELDS}
-            problem = drawn_problem(rng, config, *kind, shape)
+            launch = drawn_launch(rng, config)
+            problem = drawn_problem(rng, varied(config, **launch), *kind, shape)
             if is_legal(launched := varied(config, **launch), problem) or is_legal(launched := config, problem):
                 yield Pair(launched, problem, rng.randrange(2**31))
                 break
+
+
+def drawn_launch(rng: random.Random, config: GemmConfig) -> dict[str, Any]:
+    """Launch arguments: where split-K parts use a workspace any number of them in either order, few more often."""
+    launch = {name: rng.choice(values_of(name)) for name in LAUNCH_FIELDS}
+    if config.parts_at_launch:
+        return launch | {"split_k": max(2, round(PARTS_MAX ** rng.random()))}
+    return launch | {"part_order": config.part_order}
 
 
 def drawn_finish(rng: random.Random) -> Finish:

@@ -23,6 +23,15 @@ def test_pairs_are_legal_the_same_for_a_seed_and_few_kernels_serve_them():
     assert len({KernelId.of(pair.config, pair.problem) for pair in drawn}) <= 60
 
 
+def test_kernels_with_a_workspace_are_launched_with_many_numbers_of_parts_in_either_order():
+    """One binary serves all of them; few parts divide most problems, many cover the loop over parts."""
+    drawn = [pair.config for pair in pairs(1, 1200) if pair.config.parts_at_launch]
+    assert {config.part_order for config in drawn} == {"tile", "part"}
+    assert len({config.split_k for config in drawn}) > 12
+    assert {2, 3} < {config.split_k for config in drawn}
+    assert max(config.split_k for config in drawn) > 32
+
+
 def test_types_and_layouts_are_drawn_evenly():
     drawn = list(pairs(1, 400))
     for of in (lambda pair: pair.problem.dtype, lambda pair: pair.problem.layouts):

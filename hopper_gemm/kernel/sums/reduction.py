@@ -1,11 +1,15 @@
 """Sums over the parts of a tile that several CTAs computed, each over its own stretch of k.
 
-Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... Each part sends
-the chunks that it does not own and adds up those that it owns, so that all share the work. The owner is known only at
-run time, when registers cannot be indexed: a part first selects its own chunks, after which the accumulators are free
-for the values that it receives. Thread t of a consumer sends to thread t of the same consumer, which holds the same
-elements, so that registers are written in order. Sums are added in the order of the parts whatever the order of
-arrival: the result has the same bits in every run.
+Split-K divides a tile's chunks among its parts: of a consumer's chunks, part p owns p, p + parts, ... and adds these
+up, so that all share the work. The owner is known only at run time, when registers cannot be indexed. Thread t of a
+consumer sends to thread t of the same consumer, which holds the same elements, so that registers are written in order.
+Sums are added in the order of the parts whatever the order of arrival: the result has the same bits in every run.
+
+In a cluster a part sends the chunks that it does not own and selects its own, after which the accumulators are free for
+what it receives; the number of parts is compiled in. Through a workspace their number is an argument of the launch: a
+part writes all its chunks and reads its own back with those of the others, chunk after chunk in a loop that is not
+unrolled. To keep its first chunk in registers would save at most a fourth of the bytes, for 100 to 250 instructions
+beside 780 to 870, and kernels of 96 accumulators and more spilled.
 
     Whole         nothing to add: the accumulators hold the whole tile
     ClusterSum    the parts, the CTAs of a cluster, add up in the shared memory of the ring, which by then is empty
@@ -30,9 +34,8 @@ from hopper_gemm.kernel.sums.workspace import (
     VECTOR_BYTES,
     Ledger,
     Workspace,
-    gather,
     leave_vector,
-    take_vector,
+    take_if,
 )
 from hopper_gemm.kernel.work import Item, TileScheduler
 from hopper_gemm.model import hopper
@@ -162,21 +165,23 @@ class WorkspaceSum:
         step: bytes from part to part in ``sums``.
         parts: into which k is divided.
         rank: of this part.
+        chunks: of this consumer's share.
         chunk: accumulator registers of a chunk.
     """
 
     sums: Int64
     ledger: Ledger
     step: int
-    parts: int
+    parts: Int32
     rank: Int32
+    chunks: int
     chunk: int
 
     @staticmethod
     def of(
         workspace: Workspace,
         item: Item,
-        parts: int,
+        parts: Int32,
         share: Int32,
         shares: int,
         size: int,
@@ -197,77 +202,48 @@ class WorkspaceSum:
         """
         each = size // VECTOR * ROW_BYTES
         step = shares * each
-        own = Int64(item.tile) * (parts * step) + Int64(share) * each + Int64(thread) * VECTOR_BYTES
+        own = Int64(item.tile * parts) * step + Int64(share) * each + Int64(thread) * VECTOR_BYTES
         word = workspace.word(item.tile * shares + share + LEDGERS)
         ledger = Ledger(word, parts, thread == 0, barrier)
-        return WorkspaceSum(workspace.sum(0) + own, ledger, step, parts, item.part, chunk)
+        return WorkspaceSum(workspace.sum(0) + own, ledger, step, parts, item.part, size // chunk, chunk)
 
     @cute.jit
     def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
         """Store the sums of the chunks that this part owns, or of all chunks if it adds up alone."""
-        if self.send(accumulators):
-            epilogue.store_tile(accumulators, region, self)
-        elif self.finish_alone(accumulators):
-            epilogue.store_tile(accumulators, region)
-
-    def _offset(self, chunk: int, vector: int) -> int:
-        """Bytes from a part's first vector to one of a chunk."""
-        return (chunk * (self.chunk // VECTOR) + vector) * ROW_BYTES
+        self._leave(accumulators)
+        first, step, adds = self.rank, self.parts, self.ledger.arrive()
+        if not adds:
+            first, step, adds = Int32(0), Int32(1), self.ledger.file()
+        if adds:
+            epilogue.store_sums(self, region, first, step)
 
     @cute.jit
-    def _leave(self, accumulators: cute.Tensor, own: cutlass.Constexpr[bool]) -> None:
-        """Write the chunks that this part owns, or all others, to the workspace."""
+    def _leave(self, accumulators: cute.Tensor) -> None:
+        """Write all chunks, after which the accumulators are free."""
         base = self.sums + Int64(self.rank) * self.step
-        for j in cutlass.range_constexpr(cute.size(accumulators) // self.chunk):
-            if (self.rank == j % self.parts) == own:
-                for vector in cutlass.range_constexpr(self.chunk // VECTOR):
-                    leave_vector(base + self._offset(j, vector), accumulators, j * self.chunk + vector * VECTOR)
+        for vector in cutlass.range_constexpr(cute.size(accumulators) // VECTOR):
+            leave_vector(base + vector * ROW_BYTES, accumulators, vector * VECTOR)
 
     @cute.jit
-    def send(self, accumulators: cute.Tensor) -> Boolean:
-        """Write every chunk that another part owns; return True if the parts add up together."""
-        self._leave(accumulators, False)
-        return self.ledger.arrive()
+    def total(self, values: cute.Tensor, chunk: Int32) -> None:
+        """Read the sum of all parts of a chunk into ``values``, added in their order, about :data:`UNDER_WAY` vectors
+        at a time. Past the last part zeros are added, which change no sum that begins with zero."""
+        at_once = max(1, UNDER_WAY * VECTOR // self.chunk)
+        base = self.sums + Int64(chunk) * (self.chunk // VECTOR * ROW_BYTES)
+        values.fill(0.0)
+        for part in cutlass.range(0, self.parts, at_once, unroll=1):
+            sent = self._sent(base + Int64(part) * self.step, self.parts - part, at_once)
+            for i in cutlass.range_constexpr(at_once * self.chunk):
+                values[i % self.chunk] = values[i % self.chunk] + sent[i]
 
-    @cute.jit
-    def finish_alone(self, accumulators: cute.Tensor) -> Boolean:
-        """Write the other chunks too; return True for the last part, whose accumulators then hold the sum of all."""
-        self._leave(accumulators, True)
-        last = self.ledger.file()
-        if last:
-            accumulators.fill(0.0)
-            gather(accumulators, self.sums, self.step, 0, self.parts)
-        return last
-
-    @cute.jit
-    def add(self, own: cute.Tensor, slot: cutlass.Constexpr[int]) -> None:
-        """Turn this part of the chunk that it owns in a slot into the sum of all parts, in place.
-
-        About :data:`UNDER_WAY` vectors of the other parts are read at a time. The compiler must not know the trip
-        count, or it reads all parts at once and runs out of registers.
-        """
-        vectors, others = self.chunk // VECTOR, self.parts - 1
-        at_once = -(-others // -(-vectors * others // UNDER_WAY))
-        times = Int32(-(-others // at_once)) + (self.rank >> 31)
-        first = self.sums + Int64(self.rank + slot * self.parts) * self._offset(1, 0)
-        total = cute.make_rmem_tensor(self.chunk, Float32)
-        total.fill(0.0)
-        for block in cutlass.range(times, unroll=1):
-            numbers = [block * at_once + i for i in range(at_once)]
-            sent = [self._sent(first, cutlass.min(number, others - 1), vectors) for number in numbers]
-            for number, values in zip(numbers, sent, strict=True):
-                there = number < others
-                own_first = there & (self.rank == number)
-                for i in cutlass.range_constexpr(self.chunk):
-                    value = cutlass.select_(there, values[i], Float32(0.0))
-                    total[i] = add_in_order(total[i], own[i], own_first, value)
-        for i in cutlass.range_constexpr(self.chunk):
-            own[i] = cutlass.select_(self.rank == others, total[i] + own[i], total[i])
-
-    def _sent(self, first: Int64, number: Int32, vectors: int) -> list[Float32]:
-        """A chunk's values from the ``number``-th of the other parts."""
-        base = first + Int64(of_others(number, self.rank)) * self.step
-        return [value for vector in range(vectors) for value in take_vector(base + self._offset(0, vector))]
+    def _sent(self, first: Int64, left: Int32, count: int) -> list[Float32]:
+        """A chunk's values from ``count`` parts, one part after the other; zeros past those that are left."""
+        vectors = [
+            take_if(left > part, first + (part * self.step + vector * ROW_BYTES))
+            for part in range(count)
+            for vector in range(self.chunk // VECTOR)
+        ]
+        return [value for vector in vectors for value in vector]
 
 
 Reduction = Whole | ClusterSum | WorkspaceSum
@@ -295,8 +271,8 @@ class Parts:
         share = place.rank * config.consumers + self.consumer
         shares = config.cluster_m * config.cluster_n * config.consumers
         thread, barrier = place.in_group, self.consumer + 1
-        if config.work_items > 1:
-            parts = config.split_k
+        if config.parts_at_launch:
+            parts = scheduler.raster.parts
             return WorkspaceSum.of(scheduler.workspace, item, parts, share, shares, size, chunk, thread, barrier)
         if config.parts_meet:
             return ClusterSum.of(self.ring, config.split_k, place.part, self.consumer, thread, size, chunk)

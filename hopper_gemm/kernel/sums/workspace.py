@@ -5,11 +5,11 @@ launch resets it. The first words have fixed uses, the others are ledgers, one f
 together.
 
 **The ledger.** ``parts`` CTAs bring partial sums of one share. Every wait is bounded, so that progress never depends on
-residency: a CTA whose wait fails writes its sums to the workspace and goes on, and the last part to do so adds up
+residency: a CTA whose wait fails leaves its sums in the workspace and goes on, and the last part to do so adds up
 alone. One word holds::
 
-    arrived   bits 0..11    parts that have written the chunks that others own
-    filed     bits 12..23   parts that have written all their chunks
+    arrived   bits 0..11    parts that have written their sums
+    filed     bits 12..23   parts that have stopped waiting, or arrived after another has
     alone     bit 24        set when a wait fails before all parts have arrived: from then on only the last part to
                             file adds up
     turn      bit 25        flipped by the last part to arrive, which also resets the counts: parts that wait see that
@@ -19,7 +19,7 @@ The bit ``alone`` is set by a compare-and-swap that fails once all have arrived,
 outcomes:
 
     together   all arrived before the bit was set: each part adds up its own chunks
-    alone      the bit was set first: each part files all chunks, and the last to file adds them up
+    alone      the bit was set first: the last part to file adds up all chunks
 
 Either way sums are added in the order of the parts: the result has the same bits in every run.
 
@@ -184,6 +184,17 @@ def take_vector(at: Int64) -> tuple[Float32, ...]:
         "ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
         write_only_types=[Float32] * VECTOR,
         read_only_args=[at],
+    )
+
+
+def take_if(condition: Boolean, at: Int64) -> tuple[Float32, ...]:
+    """Read as :func:`take_vector` if a condition holds; else return zeros."""
+    return inline_ptx(
+        "{ .reg .pred p; setp.ne.s32 p, {$r1}, 0; "
+        "mov.f32 {$w0}, 0f00000000; mov.f32 {$w1}, 0f00000000; mov.f32 {$w2}, 0f00000000; mov.f32 {$w3}, 0f00000000; "
+        "@p ld.global.cg.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
+        write_only_types=[Float32] * VECTOR,
+        read_only_args=[at, Int32(condition)],
     )
 
 

@@ -39,9 +39,9 @@ class InterleavedRaster(Raster):
     """An order of tiles whose split-K parts are every so many stages, and not a run of them."""
 
     @staticmethod
-    def stretch(part: Int32, parts: int, k_tiles: Int32) -> tuple[Int32, Int32]:
+    def stretch(part: Int32, each: Int32, over: Int32) -> tuple[Int32, Int32]:
         """Return the first stage and number of stages of a split-K part."""
-        return part, k_tiles // parts + Int32(part < k_tiles % parts)
+        return part, each + Int32(part < over)
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ def _unroll(kernel: LadderKernel) -> Iterator[str]:
 
 
 def _interleave_k(kernel: LadderKernel) -> Iterator[str]:
+    if kernel.interleave_k and kernel.parts_at_launch:
+        yield 'interleave_k needs the number of parts at compile time: take reduction "cluster"'
     if kernel.interleave_k and (kernel.split_k == 1 or kernel.prefetch):
         yield "interleave_k deals the stages of k to split-K parts: raise split_k, and take prefetch 0"
 

@@ -15,8 +15,7 @@ from hopper_gemm.model.rules.rule import Rule
 
 LEAST_SPAN = 16
 WORKSPACE_BYTES_MAX = 2**28
-WIDE_PARTS, WIDE_ACCUMULATORS = 7, 104
-"""With several consumers and more accumulators than this, split-K to fp32 has registers for this many parts."""
+"""Most bytes of a workspace, which limits the split-K parts of a launch."""
 
 
 def reachable(size: int) -> int:
@@ -39,12 +38,6 @@ def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 def _workspace(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     if not parts_meet(kernel, problem):
         yield 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k or take part_order tile'
-    crowded = kernel.consumers != 1 and kernel.accumulators > WIDE_ACCUMULATORS and kernel.split_k > WIDE_PARTS
-    if kernel.work_items > 1 and crowded and problem.out_bytes > ELEMENT_BYTES:
-        spills = (
-            f"{kernel.split_k} parts of {kernel.accumulators} accumulators spill with the output of {problem.dtype}"
-        )
-        yield f"{spills}; lower split_k to {WIDE_PARTS} or take a smaller tile"
     tiles = cluster_tiles(kernel, problem) * kernel.cluster_size
     need = 4 * kernel.split_k * tiles * kernel.tile_m * kernel.tile_n
     if kernel.work_items > 1 and need > WORKSPACE_BYTES_MAX:

@@ -25,10 +25,6 @@ would not spill."""
 ODD_BLOCKS = (3, 5)
 """Numbers of 64-row blocks of a consumer whose chunks take more registers to address: no powers of two."""
 
-PARTS_OF_THREE = 6
-"""Parts in a workspace from which on two consumers of 64 rows by 192 columns spill with chunks of 64, 8 or 16 bytes;
-with five parts, or chunks of 32 columns, they do not."""
-
 
 def _split_k(kernel: Kernel) -> Iterator[str]:
     if kernel.split_k > 1:
@@ -71,9 +67,6 @@ def _in_workspace(kernel: Kernel) -> Iterator[str]:
     if kernel.consumers != 1 and _blocks(kernel) == ODD_BLOCKS[-1]:
         most = 100 if kernel.consumers == 2 else 60
     yield from _held_accumulators("workspace", kernel, most)
-    three = kernel.accumulators == 96 and kernel.share_m == hopper.WGMMA_M and kernel.epi_n == 64
-    if three and kernel.consumers == 2 and kernel.split_k >= PARTS_OF_THREE:
-        yield f"{kernel.split_k} parts of three chunks of 64 columns spill; take epi_n 32, or fewer parts"
 
 
 def _held_accumulators(reduction: str, kernel: Kernel, most: int) -> Iterator[str]:

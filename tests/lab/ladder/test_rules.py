@@ -59,7 +59,7 @@ from hopper_gemm.tune.parameters import config_of
         ({"scheduler": "dynamic", "arrivals": "thread"}, "arrivals"),  # it hung: found by `make verify`
         ({"scheduler": "dynamic", "arrivals": "producer"}, "arrivals"),
         ({"scheduler": "dynamic", "arrivals": "consumer"}, None),
-        ({"interleave_k": True, "split_k": 8, "reduction": "workspace"}, None),
+        ({"interleave_k": True, "split_k": 8, "reduction": "workspace"}, "interleave_k"),
         ({"interleave_k": True, "split_k": 2, "tile_m": 64}, None),
         ({"interleave_k": True}, "interleave_k"),
         ({"rotate_k": 64, "split_k": 8, "reduction": "workspace", "scheduler": "dynamic"}, None),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import behind_padding, choices, menu
+from hopper_gemm.model.menu import behind_padding, choices, menu, parts_for
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
@@ -86,7 +86,8 @@ class MapSpec:
         picks = choices(problem, self.picks, chip=chip)
         origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
         first = next(iter(origins), None)
-        able = [behind_padding(kernel, problem) for kernel in menu() if is_legal(kernel, problem)]
+        ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
+        able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
         rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
         for kernel in rng.sample(able, min(self.drawn, len(able))):
             origins.setdefault(kernel, []).append("drawn")
