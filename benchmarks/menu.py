@@ -4,7 +4,8 @@
     python -m benchmarks.menu choose > hopper_gemm/model/menu.json
 
 Problems: the tuned table's isolated bursts that are not held out, divided by a seed: one half chooses, the other
-judges; and the problems of sweeps/shapes/map.toml that are not held out, of which nothing is measured.
+judges; and the problems of sweeps/shapes/map.toml that are not held out, and some drawn by a seed
+(benchmarks/fresh.py).
 
 Speeds, as a share of the best known of a problem, never above 1:
 
@@ -34,12 +35,14 @@ from typing import Any, Literal
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.fresh import drawn
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, binaries, launches, parts_for
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, binaries, launches
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import suite_file
@@ -58,32 +61,48 @@ NEAR = 0.15
 EVERY = 2
 """Of the map's problems every second one is looked at."""
 
+DRAWN = ("fresh-", "wider")
+"""Beginnings of the names of studies whose problems count as searched."""
+
+SEEDS = range(1001, 1005)
+"""Seeds of problems (:mod:`benchmarks.fresh`) that are looked at beside the map's; none of them is measured."""
+
 CLOSE = 0.03
 """Measured binaries are offered that are slower than the best of a problem by this much at most."""
+
+BEHIND = 1.25
+"""Predicted time over the best from which on a binary does not count."""
 
 FLOOR = 0.5
 """Share that a problem without any kernel counts as: legal ones are looked for first."""
 
 WIDE = {
     64: (64, 96, 128, 192, 256),
-    128: (64, 96, 128, 160, 176, 192, 208, 224, 256),
-    192: (96, 128, 160, 192, 208),
-    256: (96, 112, 128, 144, 160, 168, 176, 192, 200, 208),
-    384: (96, 112, 128),
+    128: (64, 96, 112, 128, 136, 160, 168, 176, 192, 208, 224, 240, 256),
+    192: (80, 96, 112, 120, 128, 144, 160, 168, 192, 208),
+    256: (96, 112, 128, 136, 144, 160, 168, 176, 192, 200, 208),
+    384: (80, 96, 112, 128),
 }
 """tile_n for each tile_m where the output fills the GPU."""
 
-IN_TURN = {64: (128, 208), 128: (64, 128, 160, 176, 208)}
+IN_TURN = {64: (128, 160, 208), 128: (64, 80, 96, 128, 144, 160, 176, 192, 208)}
 """The same for pingpong, where k is short."""
 
-NARROW = {64: (8, 16, 24, 32, 48, 64, 96, 128), 128: (16, 32, 48, 64, 96, 128), 256: (64, 96, 128)}
-"""The same where the output does not fill the GPU: split-K in a cluster, or memory-bound."""
+NARROW = {
+    64: (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144),
+    128: (8, 16, 24, 32, 48, 56, 64, 80, 96, 128),
+    192: (16, 32, 64, 80),
+    256: (8, 16, 32, 48, 64, 96, 128),
+    384: (8, 16, 32),
+}
+"""The same where the output does not fill the GPU, or is memory-bound: wide boxes of an operand that is contiguous
+along m or n read more of a row at once."""
 
 APART = {
-    64: (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192),
-    128: (32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 256),
-    192: (64, 88, 112, 128, 160),
-    256: (64, 96, 128),
+    64: (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 136, 160, 192),
+    128: (16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 256),
+    192: (32, 64, 88, 104, 112, 128, 136, 144, 160),
+    256: (16, 32, 64, 96, 128),
 }
 """The same for split-K through a workspace, of which one binary serves any number of parts."""
 
@@ -113,8 +132,8 @@ def _space() -> Iterator[GemmConfig]:
     apart = GemmConfig(reduction="workspace", split_k=2, stagger=0)
     yield from _tiles(wide, WIDE, CLUSTERS)
     yield from _tiles(GemmConfig(), NARROW, CLUSTERS)
-    yield from _tiles(GemmConfig(), NARROW, CLUSTERS[:1], PARTS)
-    yield from _tiles(GemmConfig(k_depth=8), {64: NARROW[64], 128: (64, 128)}, CLUSTERS)
+    yield from _tiles(GemmConfig(), {64: NARROW[64], 128: NARROW[128]}, CLUSTERS[:1], PARTS)
+    yield from _tiles(GemmConfig(k_depth=8), {64: NARROW[64], 128: (16, 32, 64, 128)}, CLUSTERS)
     yield from _tiles(in_turn, IN_TURN, CLUSTERS)
     for like in (apart, replace(apart, k_depth=8)):
         yield from _tiles(like, APART, CLUSTERS, (apart.split_k,), (0,))
@@ -157,11 +176,13 @@ class Searched:
 
 @cache
 def searched() -> dict[GemmProblem, Searched]:
-    """The tuned table's problems in isolated bursts, those held out aside, with their rows."""
+    """The tuned table's problems, and those of :data:`DRAWN`, in isolated bursts, those held out aside, with their
+    rows."""
     held, tuned = read_held_out(), {one.problem for one in recorded_entries() if one.context == "isolated"}
     rows: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
-        for row in read_study(folder).stage("sweep", "final"):
+        also = folder.name.startswith(DRAWN)
+        for row in read_study(folder).stage("sweep", "final", "map"):
             point = row.point
             usual = (point.regime, point.context, point.data, point.against) == (
                 "burst",
@@ -169,7 +190,8 @@ def searched() -> dict[GemmProblem, Searched]:
                 "normal",
                 "cublas",
             )
-            if row.ok and usual and point.problem in tuned and not held.has(point.problem) and not point.is_baseline:
+            apart = held.has(point.problem) or point.is_baseline
+            if row.ok and usual and not apart and (also or point.problem in tuned):
                 speed = float(row.figures["speedup"])
                 rows[point.problem][point.config].append((speed, float(row.figures["baseline_us"])))
     return {problem: summary(problem, configs) for problem, configs in rows.items() if len(configs) >= SIZES[0]}
@@ -192,24 +214,31 @@ def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float,
     return Searched(dict(shares), float(np.exp(np.median(near))), float(np.std(near)), baseline / best)
 
 
-def seconds(kernel: Kernel, problem: GemmProblem) -> float:
-    """The shortest predicted time among a binary's ways to launch; infinite where it cannot run."""
-    ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
-    able = [way for way in ways if not pair_reasons(way, problem)]
-    return min((predict(way, problem).seconds for way in able), default=float("inf"))
-
-
 def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
-    """Seconds by problem and binary. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
+    """Seconds by problem and binary, of its best way to launch; infinite where it cannot run or is :data:`BEHIND` the
+    best by its lower bound. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
     table = np.full((len(problems), len(kernels)), np.inf)
-    early = np.array([kernel.scheduler == "static" for kernel in kernels])
-    paced = np.array([kernel.pace > 0 for kernel in kernels])
+    offers = [
+        Offer(index, kernel, launches(kernel), SXM, None if kernel.parts_at_launch else kernel.split_k)
+        for index, kernel in enumerate(kernels)
+    ]
+    kinds = [(kernel.scheduler == "dynamic", kernel.pace > 0) for kernel in kernels]
     for row, problem in zip(table, problems, strict=True):
-        for of, least in ((early, 0.0), (~early & ~paced, ROUNDS), (paced, LONG)):
+        for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
             if least and row.min() < least:
                 continue
-            for index in np.flatnonzero(of):
-                row[index] = seconds(kernels[index], problem)
+            bounds = [
+                (offer.bound(parts)(problem), offer.number, parts)
+                for offer in offers
+                if kinds[offer.number] == kind
+                for parts in offer.parts(problem)
+            ]
+            for bound, index, parts in sorted(bounds):
+                if bound > BEHIND * row.min():
+                    break
+                for way in offers[index].launches(parts, problem):
+                    if not pair_reasons(way, problem):
+                        row[index] = min(row[index], predict(way, problem).seconds)
     return table
 
 
@@ -256,6 +285,7 @@ def data() -> tuple[list[Kernel], list[GemmProblem], list[GemmProblem], np.ndarr
     tuned = sorted(searched(), key=str)
     listed = read_shapes(suite_file().with_name("map.toml")).problems
     fitted = list(dict.fromkeys(filled_up(one.problem()) for one in listed if not one.held_out))[::EVERY]
+    fitted += [filled_up(problem) for seed in SEEDS for _, problem in drawn(seed)]
     return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted])
 
 

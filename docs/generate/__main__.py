@@ -518,6 +518,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "one-tile": studies.one_tile,
     "host-time": studies.host_time,
     "map": studies.map_table,
+    "fresh": studies.fresh,
     "map-held-out": studies.held_out_table,
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,

@@ -113,6 +113,7 @@ class ModelConstants:
             clusters, whose CTAs need room on the GPU all at once.
         meet: for the barriers of split-K in a cluster.
         apart: for the counters of split-K through a workspace.
+        scatter, gather: bytes that an SM writes to a workspace and reads from it each clock.
         piece: for each further piece of a tile that stream-K cuts without a whole wave: one CTA adds up all of them.
         chunk: for an epilogue chunk: a barrier, a fence, the start of a store.
         lone: extra with a single buffer, which the previous chunk must have left.
@@ -126,18 +127,18 @@ class ModelConstants:
 
     l2_bytes: float = 139.0
     l2_share: float = 40.5
-    off_lines: float = 0.277
-    off_sectors: float = 0.766
-    beyond: float = 0.687
-    outside: float = 0.0456
+    off_lines: float = 0.318
+    off_sectors: float = 0.772
+    beyond: float = 0.856
+    outside: float = 0.0436
     half: float = 0.625
     quarter: float = 0.265
-    narrow: float = 1.7
-    straddle: float = 0.319
+    narrow: float = 1.67
+    straddle: float = 0.386
     dram_share: float = 0.0404
     dram_rate: float = 1.01
-    torn: float = 0.469
-    shred: float = 1.37
+    torn: float = 0.445
+    shred: float = 1.36
     straight: float = 0.134
     latency: float = 339.0
     away: float = 258.0
@@ -145,7 +146,7 @@ class ModelConstants:
     write_share: float = 0.245
     drain: float = 80.8
     epilogue: float = 13.9
-    tail: float = 0.036
+    tail: float = 0.0365
     direct: float = 10.0
     thread_loads: float = 0.583
     sharpness: float = 3.07
@@ -156,7 +157,9 @@ class ModelConstants:
     alone: float = 0.461
     paired: float = 0.272
     meet: float = 3680.0
-    apart: float = 4310.0
+    apart: float = 3360.0
+    scatter: float = 29.7
+    gather: float = 61.7
     piece: float = 6290.0
     chunk: float = 71.4
     lone: float = 252.0
@@ -175,7 +178,7 @@ BEFORE = ModelConstants(
     **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
     **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "torn", "shred"), 0.0),
     **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
-    l2_bytes=71.6,
+    **dict.fromkeys(("l2_bytes", "scatter", "gather"), 71.6),
     l2_share=inf,
     half=0.752,
     quarter=0.342,
@@ -396,7 +399,7 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
     if kernel.stores == "tma":
         epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
     if kernel.work_items > 1:
-        return epilogue + constants.apart + _gather(kernel) / constants.l2_bytes
+        return epilogue + constants.apart + _through_memory(kernel, constants)
     if kernel.split_k > 1:
         return epilogue + constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     return epilogue
@@ -451,11 +454,12 @@ def _ctas_per_sm(kernel: Kernel) -> int:
     return max(1, min(by_memory, by_registers))
 
 
-def _gather(kernel: Kernel) -> float:
-    """Bytes that a CTA writes to and reads from a workspace for its part of a tile: it reads the chunks that it owns
-    from every part."""
+def _through_memory(kernel: Kernel, constants: ModelConstants) -> float:
+    """Clocks in which a CTA writes its part of a tile to a workspace and reads the chunks that it owns from every
+    part."""
     tile = 4 * kernel.tile_m * kernel.tile_n
-    return tile * (1 + kernel.split_k * ceil(kernel.chunks / kernel.split_k) / kernel.chunks)
+    own = ceil(kernel.chunks / kernel.split_k) / kernel.chunks
+    return tile / constants.scatter + kernel.split_k * own * tile / constants.gather
 
 
 def _asked(

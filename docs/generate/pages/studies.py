@@ -9,6 +9,7 @@ from statistics import median
 
 import pandas as pd
 
+from benchmarks.fresh import KINDS, drawn
 from docs.generate.pages.depth import page_table, ran
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import pairs_by, read, recorded
@@ -281,6 +282,28 @@ def map_answer() -> str:
         f"the geometric mean; it is ahead by its whole interval on {ahead} and behind on {behind}, and has "
         f"{share:.3f} of the speed of the best kernel that was measured beside it."
     )
+
+
+def fresh() -> str:
+    """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth."""
+    header = ("seed", "GPU", "problems", "pick", "over the faster", "least", "behind", "pick of best", "best of all")
+    folders = sorted(results_root().glob("*/fresh-*"), key=lambda folder: int(folder.name.removeprefix("fresh-")))
+    lines, last = [], list[tuple[str, Mapped]]()
+    for folder in folders:
+        seed, study = int(folder.name.removeprefix("fresh-")), read(folder)
+        kinds = {problem: kind for kind, problem in drawn(seed)}
+        last = [(kinds[point.problem], point) for point in mapped(study.stage("map"))]
+        link = f"[{seed}](../results/{folder.parent.name}/{folder.name}/map.md)"
+        lines.append((link, study.provenance["gpu"]["name"], *_worth([point for _, point in last])))
+    rows = [(kind, *_worth([point for name, point in last if name == kind])) for kind in KINDS]
+    return f"{markdown(header, lines)}\n\n{markdown(('of the last seed', *header[2:]), rows)}"
+
+
+def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:
+    means = [geometric_mean(each) for each in zip(*((one.pick, one.over_faster) for one in points), strict=True)]
+    shares = [geometric_mean(each) for each in zip(*((one.pick / one.best, one.best) for one in points), strict=True)]
+    least, behind = min(one.pick for one in points), sum(one.high < 1 for one in points)
+    return str(len(points)), *(f"{mean:.3f}x" for mean in (*means, least)), str(behind), *(f"{x:.3f}" for x in shares)
 
 
 def held_out_table() -> str:

@@ -1,0 +1,81 @@
+"""Draw problems that nobody chose: ``python -m benchmarks.fresh SEED > FILE.toml``, ten of each of six kinds.
+
+A seed is used once, after everything is fitted: a model that was looked at on its problems can no longer be judged by
+them. ``hopper-gemm map --shapes FILE.toml --out results/<gpu>/fresh/SEED`` measures them; the rows become training data
+when the next seed is drawn. docs/menu.md shows every seed that was drawn, in order, with what the picks were worth.
+
+Kinds, sizes log-uniform:
+
+* tokens: 1 to 256 rows, weights (n, k) of 512 to 32768 in multiples of 64;
+* many: 256 to 16384 rows, weights of 512 to 16384 in multiples of 64;
+* square: three equal sides of 256 to 8192 in multiples of 64;
+* ragged: sides of 64 to 8192 in multiples of 8;
+* deep: m and n of 64 to 2048, k of 8192 to 65536, in multiples of 8;
+* wide: m or n of 8 to 512, the other of 4096 to 65536, k of 64 to 8192, in multiples of 8.
+
+The four layouts take turns within a kind. Rows of A contiguous along k may be any number, others a multiple of 8, which
+TMA reaches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from math import log2
+
+from hopper_gemm.model.problem import GemmProblem
+
+KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")
+EACH, LAYOUTS = 10, ("kk", "mk", "kn", "mn")
+LARGEST = 2**41
+"""Most m * n * k: some 6 ms."""
+
+
+def drawn(seed: int, each: int = EACH) -> Iterator[tuple[str, GemmProblem]]:
+    """Problems with their kinds; the same seed gives the same ones."""
+    rng = random.Random(seed)
+
+    def side(least: int, most: int, step: int) -> int:
+        return step * max(1, round(2 ** rng.uniform(log2(least), log2(most)) / step))
+
+    def wide() -> tuple[int, int, int]:
+        short, long = side(8, 512, 8), side(4096, 65536, 8)
+        m, n = rng.sample((short, long), 2)
+        return m, n, side(64, 8192, 8)
+
+    kinds: dict[str, Callable[[], tuple[int, int, int]]] = {
+        "tokens": lambda: (side(1, 256, 1), side(512, 32768, 64), side(512, 32768, 64)),
+        "many": lambda: (side(256, 16384, 1), side(512, 16384, 64), side(512, 16384, 64)),
+        "square": lambda: (side(256, 8192, 64),) * 3,
+        "ragged": lambda: (side(64, 8192, 8), side(64, 8192, 8), side(64, 8192, 8)),
+        "deep": lambda: (side(64, 2048, 8), side(64, 2048, 8), side(8192, 65536, 8)),
+        "wide": wide,
+    }
+    for kind, sides in kinds.items():
+        for number in range(each):
+            m, n, k = sides()
+            while m * n * k > LARGEST:
+                m, n, k = sides()
+            layouts = LAYOUTS[number % len(LAYOUTS)]
+            yield kind, GemmProblem(8 * max(1, round(m / 8)) if layouts[0] == "m" else m, n, k, layouts=layouts)
+
+
+def shapes(seed: int) -> str:
+    """The text of a list of problems."""
+    problems = dict.fromkeys(drawn(seed))
+    lines = [
+        f'name = "fresh-{seed}"',
+        'question = "What are picks worth on problems that nobody chose?"',
+        "problems = [",
+        *(
+            f'  {{ m = {p.m}, n = {p.n}, k = {p.k}, layouts = "{p.layouts}", family = "{kind}" }},'
+            for kind, p in problems
+        ),
+        "]",
+    ]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    print(shapes(int(sys.argv[1])), end="")
