@@ -8,16 +8,13 @@ for the other consumer meanwhile.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from hopper_gemm.kernel.pipeline import RingState
-
-if TYPE_CHECKING:
-    from hopper_gemm.kernel.consumer import Mainloop, Turn
 
 
 def _places(state: RingState, stages: int) -> list[RingState]:
@@ -45,8 +42,8 @@ class Promotion:
     stages: int
 
     @cute.jit
-    def multiply_tile(self, loop: Mainloop, state: RingState, k_tiles: Int32, turn: Turn | None) -> RingState:
-        """Accumulators = sum over k_tiles of A @ B; arguments as of the main loop's method of this name.
+    def multiply_tile(self, loop: Any, state: RingState, k_tiles: Int32, turn: Any) -> RingState:
+        """Accumulators = sum over k_tiles of A @ B; arguments as of the method of ``loop``, a main loop, of this name.
 
         Returns:
             The state after the last stage. No group is in flight and every stage has been released.
@@ -68,7 +65,7 @@ class Promotion:
 
     @cute.jit
     def _interval(
-        self, loop: Mainloop, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
+        self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
     ) -> tuple[RingState, Boolean]:
         """Multiply, release and promote ``stages``; ``passed`` is the result of a probe for the first, and returned is
         that for the next. Unrolled: with a loop over them, whose wgmma may or may not add to
@@ -92,9 +89,7 @@ class Promotion:
         return slots[stages], passed
 
     @cute.jit
-    def _multiply(
-        self, loop: Mainloop, block: cutlass.Constexpr[int], index: Int32, more: cutlass.Constexpr[bool]
-    ) -> None:
+    def _multiply(self, loop: Any, block: cutlass.Constexpr[int], index: Int32, more: cutlass.Constexpr[bool]) -> None:
         """Start multiplying a block of a stage into the partial sum; add to it if ``more``."""
         share = loop.share
         warpgroup.fence()
@@ -108,7 +103,7 @@ class Promotion:
         warpgroup.commit_group()
 
     @cute.jit
-    def _add(self, loop: Mainloop, block: cutlass.Constexpr[int]) -> None:
+    def _add(self, loop: Any, block: cutlass.Constexpr[int]) -> None:
         """Add the partial sum to a block of the accumulators."""
         row = cute.make_layout(cute.size(self.partial))
         sums = cute.make_tensor(loop.share.accumulators.iterator + block * cute.size(row), row)

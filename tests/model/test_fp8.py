@@ -11,6 +11,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
 from hopper_gemm.model.menu import binaries, choose
+from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
 from hopper_gemm.model.tuned import itself
@@ -109,6 +110,11 @@ def test_two_consumers_promote_while_one_multiplies_and_a_lone_one_does_not():
     assert resolve(pair).readers == 2
     assert predict(lone, promoted).seconds > predict(lone, PROBLEM).seconds
     assert predict(pair, promoted) == predict(pair, PROBLEM)
+
+
+def test_fp8_is_not_measured_by_commands_which_lack_a_baseline_of_it():
+    with pytest.raises(ValueError, match="a measured problem has operands of 16 bits but got e4m3_bf16"):
+        Point(PROBLEM, resolve(GemmConfig()))
 
 
 def test_entries_of_fp8_serve_their_own_operands_alone():
