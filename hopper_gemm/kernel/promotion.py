@@ -68,8 +68,8 @@ class Promotion:
         self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
     ) -> tuple[RingState, Boolean]:
         """Multiply, release and promote ``stages``; ``passed`` is the result of a probe for the first, and returned is
-        that for the next. Unrolled: with a loop over them, whose wgmma may or may not add to
-        the partial sum, kernels of two blocks spilled, or their wgmma were serialised."""
+        that for the next. Unrolled: with a loop over them kernels of two blocks spilled, or their wgmma were
+        serialised."""
         share, ring = loop.share, loop.ring
         blocks, slots = cute.size(share.a, mode=[1]), _places(state, stages)
         for block in cutlass.range_constexpr(blocks):

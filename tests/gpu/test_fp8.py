@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import hypot
+
 import pytest
 import torch
 
@@ -21,13 +23,12 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(functional, "scaled_mm"), reason="torch has no scaled_mm"),
 ]
 
-ROUNDED = {torch.bfloat16: 1.75e-3, torch.float16: 2.2e-4, torch.float32: 0.0}
+ROUNDED = {torch.bfloat16: 1.72e-3, torch.float16: 2.2e-4, torch.float32: 0.0}
 """Relative Frobenius error of the output's rounding alone."""
 
-FAST_ERROR, PROMOTED_ERROR = 3e-5, 8e-6
-"""Errors of sums of FP8 by the root of the elements of k that are added in the tensor cores: fast sums over all of k;
-promoted ones over an interval. Twice what a simulation of 13 bits gives (1.3e-3 at 4096 and 3.1e-3 at 16384 of fast
-sums, 1.3e-4, 2.1e-4 and 3.5e-4 with promotion each 128, 256 and 512), which grows a little faster than the root."""
+FAST_ERROR, PROMOTED_ERROR = 4e-5, {128: 2.6e-4, 256: 4.2e-4, 512: 7e-4}
+"""Errors of the sums alone: of fast ones by the root of k, of promoted ones by the interval. Twice what a simulation of
+13 bits gives: 1.3e-3 at k = 4096 and 3.1e-3 at 16384; 1.3e-4, 2.1e-4 and 3.5e-4."""
 
 SIZES = [(1, 16, 16), (1, 7168, 2048), (17, 272, 1040), (64, 2112, 7168), (129, 4096, 512), (300, 528, 992)]
 SIZES += [(1000, 1024, 4096), (4096, 2112, 1536), (513, 7168, 16384)]
@@ -92,8 +93,7 @@ def error(found, right):
 
 def most(k, promote, dtype=torch.bfloat16):
     """The largest error of a product."""
-    sums = PROMOTED_ERROR * (promote**0.5) * 2 if promote else FAST_ERROR * k**0.5
-    return ROUNDED[dtype] + 0.5 * sums if dtype == torch.bfloat16 else ROUNDED[dtype] + sums
+    return hypot(ROUNDED[dtype], PROMOTED_ERROR[promote] if promote else FAST_ERROR * k**0.5)
 
 
 @each("name, promote, scales", CASES)
@@ -108,12 +108,13 @@ def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, 
 
 @each("sizes", SIZES)
 def test_picked_kernels_are_right_at_every_size(sizes):
+    few = 1.5 if sizes[0] * sizes[1] < 10_000 else 1.0  # whose errors differ more from their mean
     for scales in ("tensor", "row"):
         a, b, scale_a, scale_b, recipe = operands(*sizes, scales)
         right, given = exact(a, b, scale_a, scale_b), (a, b, scale_a, recipe, scale_b, recipe)
         for fast in (False, True):
             found = hopper_gemm.scaled_mm(*given, use_fast_accum=fast)
-            assert error(found, right) <= most(sizes[2], 0 if fast else 128), (scales, fast)
+            assert error(found, right) <= few * most(sizes[2], 0 if fast else 128), (scales, fast)
 
 
 @pytest.mark.parametrize("out_dtype", list(ROUNDED))
@@ -184,7 +185,7 @@ def test_compiled_and_captured_calls_give_the_bits_of_eager_ones():
 
 
 def test_rows_have_the_same_bits_whatever_m_where_that_is_asked_for():
-    a, b, scale_a, scale_b, recipe = operands(1024, 512, 8192)
+    a, b, scale_a, scale_b, recipe = operands(1024, 512, 16384)
     with hopper_gemm.batch_invariant():
         for fast in (False, True):
             whole = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, use_fast_accum=fast)
