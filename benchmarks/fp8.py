@@ -100,7 +100,7 @@ def errors(sets: list[MatrixSet], ours: Launch, theirs: Callable[[MatrixSet], An
     operands.ours.fill_(float("nan"))
     ours(operands)
     size = torch.linalg.vector_norm(right)
-    return [float(torch.linalg.vector_norm(right - found) / size) for found in (operands.ours, theirs(operands))]
+    return [float(torch.linalg.vector_norm(right - result) / size) for result in (operands.ours, theirs(operands))]
 
 
 def timed(
@@ -149,23 +149,23 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=RECIPES, help="such as tensor, row, row:128 (default both)")
     parser.add_argument("--problems", nargs="+", help="such as 64,7168,2048 (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
-    asked = parser.parse_args()
-    given = [tuple(map(int, text.split(","))) for text in asked.problems or ()]
+    options = parser.parse_args()
+    given = [tuple(map(int, text.split(","))) for text in options.problems or ()]
     problems: list[Any] = given or PROBLEMS
-    device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=asked.pairs)
-    timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in asked.recipes]
+    device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
+    timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in options.recipes]
     compile_all(
         [KernelId.of(default_config(problem, 0, finish), problem, finish=finish) for problem, finish in wanted],
         default_store(),
         lambda line: print(line, file=sys.stderr, flush=True),
     )
     same = {"gpu": device.name, "board": device.uuid, "torch": torch.__version__}
-    with asked.out.open("w", newline="") as file:
+    with options.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         for sizes in problems:
-            sets = matrices(problem_of(sizes, asked.recipes[0])[0], device.l2_bytes)
-            for recipe in asked.recipes:
+            sets = matrices(problem_of(sizes, options.recipes[0])[0], device.l2_bytes)
+            for recipe in options.recipes:
                 row: dict[str, Any] = dict(zip("mnk", sizes, strict=True)) | {"recipe": recipe} | same
                 try:
                     row |= measured(sizes, recipe, sets, device, timer, protocol)

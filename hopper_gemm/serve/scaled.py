@@ -110,7 +110,7 @@ def _single(given: Any) -> Any:
 
 
 def _refuse_gradients(*tensors: Any) -> None:
-    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in tensors):
+    if torch.is_grad_enabled() and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors):
         raise RuntimeError("scaled_mm has no gradients but a tensor requires one; use torch.no_grad() or .detach()")
 
 
@@ -179,13 +179,13 @@ def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe,
             )
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
-        found = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {found}")
+        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
+        raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {given}")
     if b.device != a.device or b.dtype != a.dtype:
         raise MisfitError(f"mat_b must be {a.dtype} on {a.device} but is {b.dtype} on {b.device}; move it with .to()")
     if out is not None and (tuple(out.shape), out.dtype, out.device) != ((m, n), dtype, a.device):
-        found = f"{tuple(out.shape)} {out.dtype} on {out.device}"
-        raise MisfitError(f"out must be ({m}, {n}) {dtype} on {a.device} but is {found}")
+        given = f"{tuple(out.shape)} {out.dtype} on {out.device}"
+        raise MisfitError(f"out must be ({m}, {n}) {dtype} on {a.device} but is {given}")
 
 
 def _reference(

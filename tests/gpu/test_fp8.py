@@ -87,8 +87,8 @@ def exact(a, b, scale_a, scale_b):
     return (a.double() @ b.double()) * scale_a.double() * scale_b.double()
 
 
-def error(found, right):
-    return float((found.double() - right).norm() / right.norm())
+def error(result, right):
+    return float((result.double() - right).norm() / right.norm())
 
 
 def most(k, promote, dtype=torch.bfloat16):
@@ -113,8 +113,8 @@ def test_picked_kernels_are_right_at_every_size(sizes):
         a, b, scale_a, scale_b, recipe = operands(*sizes, scales)
         right, given = exact(a, b, scale_a, scale_b), (a, b, scale_a, recipe, scale_b, recipe)
         for fast in (False, True):
-            found = hopper_gemm.scaled_mm(*given, use_fast_accum=fast)
-            assert error(found, right) <= few * most(sizes[2], 0 if fast else 128), (scales, fast)
+            result = hopper_gemm.scaled_mm(*given, use_fast_accum=fast)
+            assert error(result, right) <= few * most(sizes[2], 0 if fast else 128), (scales, fast)
 
 
 @pytest.mark.parametrize("out_dtype", list(ROUNDED))
@@ -122,9 +122,9 @@ def test_picked_kernels_are_right_at_every_size(sizes):
 def test_both_types_of_fp8_give_every_output(dtype, out_dtype):
     a, b, scale_a, scale_b, recipe = operands(200, 304, 4096, dtype=dtype)
     given = a, b, scale_a, recipe, scale_b, recipe
-    found = hopper_gemm.scaled_mm(*given, output_dtype=out_dtype)
-    assert found.dtype == out_dtype
-    assert error(found, exact(a, b, scale_a, scale_b)) <= most(4096, 128, out_dtype)
+    result = hopper_gemm.scaled_mm(*given, output_dtype=out_dtype)
+    assert result.dtype == out_dtype
+    assert error(result, exact(a, b, scale_a, scale_b)) <= most(4096, 128, out_dtype)
 
 
 def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
@@ -144,16 +144,16 @@ def test_a_bias_and_an_activation_come_behind_the_scales():
     a, b, scale_a, scale_b, recipe = operands(100, 272, 512)
     bias = torch.randn(272, device="cuda").bfloat16()
     right = functional.silu(exact(a, b, scale_a, scale_b) + bias.double())
-    found = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, bias=bias, activation="silu")
-    assert error(found, right) <= 2e-3
+    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, bias=bias, activation="silu")
+    assert error(result, right) <= 2e-3
 
 
 def test_scales_that_are_no_numbers_make_their_rows_none_and_no_others():
     a, b, scale_a, scale_b, recipe = operands(129, 272, 512)
     scale_a[128] = float("nan")
-    found = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
-    assert found[128].isnan().all()
-    assert not found[:128].isnan().any()
+    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
+    assert result[128].isnan().all()
+    assert not result[:128].isnan().any()
 
 
 def test_an_output_that_is_given_is_written_wherever_its_rows_start():

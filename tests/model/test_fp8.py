@@ -64,9 +64,9 @@ def test_what_the_hardware_does_not_read_is_refused(changes, rule, text):
     ],
 )
 def test_promotion_needs_whole_stages_registers_and_a_ring_that_holds_an_interval(config, promote, text):
-    found = reasons(GemmConfig(**config), replace(PROBLEM, promote=promote))
-    assert [reason.rule for reason in found] == ["promotion"] * bool(text)
-    assert text in "".join(reason.text for reason in found)
+    broken = reasons(GemmConfig(**config), replace(PROBLEM, promote=promote))
+    assert [reason.rule for reason in broken] == ["promotion"] * bool(text)
+    assert text in "".join(reason.text for reason in broken)
 
 
 def test_sums_of_batch_invariant_products_are_promoted_at_the_same_k_by_every_kernel():

@@ -66,8 +66,8 @@ def refused_in_one_line(error):
     assert "\n" not in str(caught.value)
 
 
-def near(found, right):
-    return float((found.double() - right).norm() / right.norm()) < 3e-3
+def near(result, right):
+    return float((result.double() - right).norm() / right.norm()) < 3e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -75,9 +75,9 @@ def near(found, right):
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_call_is_one_launch_of_the_scaled_product(gpu, dtype, scales, out_dtype):
     a, b, scale_a, scale_b, recipe = operands(scales, dtype=dtype)
-    found = hopper_gemm.scaled_mm(a, b, scale_a, recipe, [scale_b], [recipe], output_dtype=out_dtype)
-    assert found.dtype == out_dtype
-    assert near(found, exact(a, b, scale_a, scale_b))
+    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, [scale_b], [recipe], output_dtype=out_dtype)
+    assert result.dtype == out_dtype
+    assert near(result, exact(a, b, scale_a, scale_b))
     ((problem, finish),) = gpu
     assert str(problem) == f"{M}x{N}x{K}"
     assert (problem.promote, finish.scales) == (128, scales)
@@ -94,8 +94,8 @@ def test_a_bias_an_activation_and_an_output_are_those_of_a_layer(gpu):
     a, b, scale_a, scale_b, recipe = operands()
     bias, out = torch.randn(2 * N).bfloat16()[::2], torch.empty(N + 1, M).t()[:, :N].bfloat16()
     given = a, b, scale_a, recipe, scale_b, recipe
-    found = hopper_gemm.scaled_mm(*given, bias=bias, activation="silu", out=out)
-    assert found is out
+    result = hopper_gemm.scaled_mm(*given, bias=bias, activation="silu", out=out)
+    assert result is out
     assert near(out, functional.silu(exact(a, b, scale_a, scale_b, bias)))
 
 
@@ -104,17 +104,17 @@ def test_scales_that_begin_anywhere_and_batch_invariance_of_the_thread_are_taken
     memory = torch.empty(N + 1)
     memory[1:] = scale_b
     with hopper_gemm.batch_invariant():
-        found = hopper_gemm.scaled_mm(a, b, scale_a, recipe, memory[1:].view(1, N), recipe)
-    assert near(found, exact(a, b, scale_a, scale_b))
+        result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, memory[1:].view(1, N), recipe)
+    assert near(result, exact(a, b, scale_a, scale_b))
     assert gpu[0][0].batch_invariant
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 16, 16), (4, 0, 16), (4, 16, 0)])
 def test_empty_products_are_empty_or_zero(gpu, m, n, k):
     a, b, scale_a, scale_b, recipe = operands(m=m, n=n, k=k)
-    found = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
-    assert found.shape == (m, n)
-    assert not found.any()
+    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
+    assert result.shape == (m, n)
+    assert not result.any()
     assert gpu == []
 
 
@@ -210,8 +210,8 @@ def test_compiled_code_calls_the_operator_once_without_a_break():
         return graph.forward
 
     bias = torch.randn(N).bfloat16()
-    found = torch.compile(layer, backend=note, fullgraph=True)(a, b, scale_a, scale_b, bias)
-    assert near(found - 1, exact(a, b, scale_a, scale_b, bias))
+    result = torch.compile(layer, backend=note, fullgraph=True)(a, b, scale_a, scale_b, bias)
+    assert near(result - 1, exact(a, b, scale_a, scale_b, bias))
     assert [str(target) for target in graphs[0]].count("hopper_gemm.scaled_mm") == 1
 
 
