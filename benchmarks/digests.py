@@ -8,6 +8,7 @@ the kernels of a file, prints those whose code differs, and exits with 1 if ther
 N kernels only, drawn by a seed from each group in turn. All of them, some 3,000, take an hour of one core. Groups:
 
     menu        the menu's kernels in every layout, plain and with each of FINISHES
+    fp8         the menu's kernels on FP8, by tensor with fast sums, by row with promoted ones
     types       the menu's kernels with an fp32 output, in fp16, and with threads that store C
     tuned       the entries of every recorded tuned table
     recorded    the recorded binaries
@@ -30,7 +31,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, versions
@@ -97,6 +98,11 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
             for finish in (None, *FINISHES):
                 if allowed(kernel, problem, finish):
                     yield "menu " + str(finish or "plain"), KernelId.of(kernel, problem, finish=finish)
+        for promote, scales in ((0, "tensor"), (128, "row")):
+            words = _problem(kernel)
+            fp8 = replace(words, n=-(-words.n // 16) * 16, k=2 * words.k, dtype="e4m3_bf16", promote=promote)
+            if allowed(kernel, fp8, finish := Finish(scales=scales)):
+                yield f"fp8 {scales}", KernelId.of(kernel, fp8, finish=finish)
         for dtype in ("bf16_fp32", "fp16"):
             if allowed(kernel, _problem(kernel, dtype)):
                 yield f"types {dtype}", KernelId.of(kernel, _problem(kernel, dtype))
@@ -135,6 +141,8 @@ def _label(kernel: AnyId) -> str:
     values = [f"{name}={value}" for name, value in kernel.config.as_dict().items() if value != plain[name]]
     if kernel.scattered:
         values.append("scattered")
+    if kernel.promote:
+        values.append(f"promote={kernel.promote}")
     values += [text for text in (kernel.observer.rpartition(":")[2], str(kernel.finish or "")) if text]
     return " ".join([type(kernel.config).__name__, kernel.dtype, kernel.layouts, *values])
 
@@ -162,6 +170,7 @@ def digest(kernel: AnyId) -> str:
             made = compile_padding()
         else:
             key = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            key = *key, kernel.promote
             made = compile_kernel(*key)
     except Exception as error:  # whatever the DSL raises is a result, and equal as long as the compiler fails alike
         return f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"

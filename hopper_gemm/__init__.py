@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
+    from hopper_gemm.serve.scaled import scaled_mm
 
 __all__ = [
     "Finish",
@@ -38,6 +39,7 @@ __all__ = [
     "matmul",
     "patch",
     "prebuild",
+    "scaled_mm",
     "swiglu",
     "use_table",
     "warmup",
@@ -53,6 +55,7 @@ _SERVED = {
     "matmul": "hopper_gemm.serve.matmul",
     "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.ahead.prebuild",
+    "scaled_mm": "hopper_gemm.serve.scaled",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.ahead.warmup",

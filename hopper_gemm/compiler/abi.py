@@ -16,7 +16,8 @@ class Argument:
 
     Args:
         name: as the kernel calls it.
-        dtype: of its elements: ``operand``, ``out``, ``fp32`` or ``int32``.
+        dtype: of its elements: ``operand``, ``out``, ``fp32``, ``int32``, or ``bias``: the operands', with FP8 bf16 or
+            the output's fp16.
         shape: names of its sizes, each open unless the kernel fixes it; empty for a number.
         what: the rest that a caller must know.
         part: of a kernel that has it: ``workspace``, ``observer`` or a step of a finish; empty for all kernels.
@@ -47,17 +48,24 @@ WORKSPACE = (
     Argument("words", "int32", ("words",), "zero between launches; see there", "workspace"),
 )
 FINISH = (
-    Argument("bias", "operand", ("n",), "at a multiple of 16 bytes", "bias"),
+    Argument("bias", "bias", ("n",), "at a multiple of 16 bytes", "bias"),
     Argument("residual", "out", ("m", "n"), "n contiguous, rows at multiples of 16 bytes", "residual"),
     Argument("scale", "fp32", (), "the factor", "scale"),
 )
 OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)
+SCALES = (
+    Argument("scale_a", "fp32", ("scales of a",), "one, or m of them; at a multiple of 16 bytes", "scales"),
+    Argument("scale_b", "fp32", ("scales of b",), "one, or n of them; likewise", "scales"),
+)
 
-ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER)
+ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES)
 """All arguments, in their order."""
 
-NO_WORKSPACE, NO_FINISH, NO_OBSERVER = ((None,) * len(group) for group in (WORKSPACE, FINISH, OBSERVER))
+NO_WORKSPACE, NO_FINISH, NO_SCALES = ((None,) * len(group) for group in (WORKSPACE, FINISH, SCALES))
 """What stands for the arguments of a group that a kernel lacks."""
+
+NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES)
+"""What stands for all arguments behind a finish."""
 
 DEFINITIONS = (
     *(f"-DABI_MATRICES={len(MATRICES)}", f"-DABI_ORDER={len(ORDER)}", f"-DABI_WORKSPACE={len(WORKSPACE)}"),

@@ -24,6 +24,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
 
 TYPES = {"bf16": cutlass.BFloat16, "fp16": cutlass.Float16, "fp32": cutlass.Float32, "int32": Int32}
+TYPES |= {"e4m3": cutlass.Float8E4M3FN, "e5m2": cutlass.Float8E5M2}
 
 
 @dataclass(frozen=True)
@@ -41,30 +42,33 @@ def compile_kernel(
     observer: str = "",
     finish: Finish | None = None,
     scattered: bool = False,
+    promote: int = 0,
 ) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open; the launcher takes
     :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
 
     Args:
         kernel: a legal kernel.
-        dtype: a name of :data:`hopper_gemm.model.problem.DTYPES`.
+        dtype: a name of :data:`hopper_gemm.model.problem.DTYPES` or ``FP8_DTYPES``.
         layouts: the contiguous axis of A, then of B.
         observer: class of an observer that writes readings, as module:name; see
             :class:`hopper_gemm.kernel.observer.Observer`.
         finish: what the epilogue does before it rounds.
         scattered: True if the rows of C may start anywhere; threads then store it.
+        promote: elements of k from one promotion of FP8 sums to the next; 0 for none.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
-    built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered)
+    built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
     sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
     if not finish.gated:
         sizes["rows of b"] = sizes["n"]
-    types = TYPES | {"operand": element, "out": out}
+    wide = element if element.width == 16 else out if out.width == 16 else cutlass.BFloat16
+    types = TYPES | {"operand": element, "out": out, "bias": wide}
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 OPCODES = {
-    "wgmma": (0x9F0,),  # HGMMA
+    "wgmma": (0x9F0, 0x9F3),  # HGMMA, QGMMA
     "tma_loads": (0x5B4, 0x3B4),  # UTMALDG, UTMALDG.MULTICAST
     "tma_stores": (0x3B5,),  # UTMASTG
     "local_loads": (0x983,),  # LDL

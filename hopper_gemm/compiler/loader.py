@@ -11,7 +11,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hopper_gemm.compiler.abi import NO_FINISH
+from hopper_gemm.compiler.abi import NO_FINISH, NO_SCALES
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
 from hopper_gemm.compiler.shared import link, load_shared
@@ -75,20 +75,27 @@ class LoadedKernel:
         return LoadedKernel(config, report, launcher, clusters)
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *finish: Any, readings: torch.Tensor | None = None
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        *finish: Any,
+        readings: torch.Tensor | None = None,
+        scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, ...] = NO_SCALES,
     ) -> None:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
         Args:
             a, b, out: as :mod:`hopper_gemm.compiler.abi` declares them, contiguous as the problem's layouts say.
             finish: of a kernel with one its bias, residual and scale, None for each that it lacks.
+            scales: of a kernel with scales those of A and of B, fp32.
             readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long; None for others.
         """
         sums = words = None
         if not self.repeatable:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings)
+        self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings, *scales)
 
     @cached_property
     def repeatable(self) -> bool:
@@ -143,7 +150,7 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
         if isinstance(kernel, PaddingId):
             compiled = compile_padding()
         else:
-            options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
+            options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered, kernel.promote
             compiled = compile_kernel(kernel.config, *options)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))

@@ -87,8 +87,8 @@ class Usage:
 @dataclass(frozen=True)
 class KernelId:
     """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, the observer, if any, as
-    module:name, the finish, if any, and whether threads store C, whose rows then need not start at multiples of 16
-    bytes."""
+    module:name, the finish, if any, whether threads store C, whose rows then need not start at multiples of 16
+    bytes, and the elements of k from one promotion of FP8 sums to the next."""
 
     config: Kernel
     dtype: str
@@ -96,6 +96,7 @@ class KernelId:
     observer: str = ""
     finish: Finish | None = None
     scattered: bool = False
+    promote: int = 0
 
     @staticmethod
     def of(
@@ -114,7 +115,8 @@ class KernelId:
         if scattered is None:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
-        return KernelId(resolve(config).compiled(), problem.dtype, problem.layouts, observer, finish, scattered)
+        names = problem.dtype, problem.layouts
+        return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote)
 
     @property
     def digest(self) -> str:

@@ -11,6 +11,7 @@ from cutlass.cute.nvgpu import warpgroup
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.pipeline import Ring, RingState
+from hopper_gemm.kernel.promotion import Promotion
 from hopper_gemm.model import hopper
 
 FIRST_TURN = 4
@@ -147,6 +148,7 @@ class Mainloop:
         unroll: unroll factor of the loop.
         peeled: the first stage of a tile stands before the loop.
         order: of two consumers that share tiles; None where they end a tile as they come.
+        promotion: multiplies in place of the stages below; None without.
     """
 
     ring: Ring
@@ -158,6 +160,7 @@ class Mainloop:
     unroll: int = 1
     peeled: bool = False
     order: Order | None = None
+    promotion: Promotion | None = None
 
     @cute.jit
     def multiply_tile(
@@ -180,6 +183,8 @@ class Mainloop:
             The state after the last stage, and the observer. No group is in flight and every stage but those held has
             been released.
         """
+        if cutlass.const_expr(self.promotion is not None):
+            return self.promotion.multiply_tile(self, state, k_tiles, turn), seen
         released, passed = state.behind(self.stagger), Boolean(False)
         self.load_first(state, k_tiles)
         if cutlass.const_expr(self.order is not None):

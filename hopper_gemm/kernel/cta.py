@@ -35,13 +35,16 @@ class Operands(Bundle):
 @dataclass(frozen=True)
 class Output(Bundle):
     """The output: C as TMA store and TMA tensor; as plain tensor, without a store, where threads write. And what the
-    epilogue reads for it: a bias (n,), a residual (m, n), a factor; None for each that is absent."""
+    epilogue reads for it: a bias (n,), a residual (m, n), a factor, scales of the tile's rows and of its columns; None
+    for each that is absent."""
 
     atom: cute.CopyAtom | None
     c: cute.Tensor
     bias: cute.Tensor | None = None
     residual: cute.Tensor | None = None
     scale: Float32 | None = None
+    row_scales: cute.Tensor | None = None
+    column_scales: cute.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from hopper_gemm.kernel.operand import BY_DEPTH, BY_ROWS, Kind, plain_layout, sm
 from hopper_gemm.kernel.steps import PIECE, Chunk, Gate, Step, opaque
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import ELEMENT_BYTES
 
 EVICT_FIRST = 0x12F0000000000000
 """The policy that ``createpolicy.fractional.L2::evict_first`` makes: the L2 evicts these lines first."""
@@ -121,7 +122,7 @@ class Chunks:
         """
         config, one = self.config, self.layout(1)
         rows = config.tile_m if config.split == "m" else config.tile_n
-        stage = rows * config.tile_k * slots.element_type.width // self.dtype.width
+        stage = rows * config.tile_k * ELEMENT_BYTES * 8 // self.dtype.width
         buffers = (config.slot_chunks, config.stages)
         outer = cute.make_layout(
             (*one.outer.shape[:2], buffers), stride=(*one.outer.stride[:2], (cute.cosize(one), stage))

@@ -31,7 +31,8 @@ from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
-from hopper_gemm.kernel.steps import NAMES, Activation, Addend, Bias, Gate, Residual, Scale, Step
+from hopper_gemm.kernel.promotion import Promotion
+from hopper_gemm.kernel.steps import NAMES, Activation, Addend, Bias, Gate, Residual, Scale, Scales, Step
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ThreadTarget
@@ -80,8 +81,9 @@ class HopperGemm:
 
     Parts that are handed in; any two work together, or a rule names why not (tests/kernel/pairs.py):
 
-        steps               of the epilogue, in order: scale, bias, activation, gate, residual
+        steps               of the epilogue, in order: scales, scale, bias, activation, gate, residual
         target              who stores C: TMA, or the consumers' threads
+        promotion           of FP8 sums to fp32 registers, every few stages
         sums                of split-K parts: none, in a cluster, through a workspace
         walk                over the items: static, alternating (pingpong), dynamic
         observer            of every role: a meter, a trace
@@ -103,6 +105,7 @@ class HopperGemm:
             is (m, f).
         observer: of the roles; None for an observer that does nothing.
         scattered: True if threads store C, whose rows need not start at multiples of 16 bytes.
+        promote: elements of k from one promotion of FP8 sums to the next; 0 for none.
     """
 
     def __init__(
@@ -114,8 +117,9 @@ class HopperGemm:
         finish: Finish | None = None,
         observer: Observer | None = None,
         scattered: bool = False,
+        promote: int = 0,
     ) -> None:
-        self.config = config
+        self.config, self.promote = config, promote
         self.finish = finish or Finish()
         self.scattered = scattered
         self.observer = observer or Observer()
@@ -125,7 +129,8 @@ class HopperGemm:
         self.parts = config.split_k if config.parts_meet else 1
         self.out_n = config.tile_n // 2 if self.finish.gated else config.tile_n
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
-        depth, alternate = (config.tile_k, config.stages), config.multicast == "alternate"
+        self.tile_k = config.tile_k * ELEMENT_BYTES * 8 // dtype.width
+        depth, alternate = (self.tile_k, config.stages), config.multicast == "alternate"
         self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
         right = GatedOperand if self.finish.gated else Operand
         self.b = right(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
@@ -150,18 +155,21 @@ class HopperGemm:
         residual: cute.Tensor | None,
         scale: Float32 | None,
         readings: cute.Tensor | None,
+        scale_a: cute.Tensor | None,
+        scale_b: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         """Launch on a stream; :mod:`hopper_gemm.compiler.abi` declares the other arguments."""
         config = self.config
         if cutlass.const_expr(config.swap_ab):
-            a, b = b, a
+            a, b, scale_a, scale_b = b, a, scale_b, scale_a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
-        operands, output = self._operands(a, b), replace(self._output(c), bias=bias, residual=residual, scale=scale)
+        read = {"bias": bias, "residual": residual, "scale": scale, "row_scales": scale_a, "column_scales": scale_b}
+        operands, output = self._operands(a, b), replace(self._output(c), **read)
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), self.out_n * config.cluster_n)
         order = along_m, swizzle, serpentine
-        k_tiles = cute.ceil_div(cute.size(a, mode=[1]), config.tile_k)
+        k_tiles = cute.ceil_div(cute.size(a, mode=[1]), self.tile_k)
         of_parts = (parts, by_part, k_tiles) if cutlass.const_expr(config.parts_at_launch) else ()
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *of_parts)
         edge = self._edge(a, c, residual) if cutlass.const_expr(config.may_move_back) else None
@@ -369,7 +377,8 @@ class HopperGemm:
         contiguous = self.a.by_rows or swapped, self.b.by_rows or not swapped
         size = cute.size(c, mode=[0]), cute.size(c, mode=[1])
         steps = tuple(STEP if one else 1 for one in contiguous)
-        edge = Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < MOVED_FROM)
+        least = MOVED_FROM * self.tile_k // self.config.tile_k
+        edge = Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < least)
         return edge if residual is None else edge.unless(residual.iterator.toint() == c.iterator.toint())
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
@@ -430,9 +439,12 @@ class HopperGemm:
         return own_a, own_b
 
     def _tiled_mma(self, n: int) -> cute.TiledMma:
-        shape, smem = (hopper.WGMMA_M, n, hopper.WGMMA_K), warpgroup.OperandSource.SMEM
-        op = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, smem, self.a.major, self.b.major)
-        return cute.make_tiled_mma(op)
+        smem, majors = warpgroup.OperandSource.SMEM, (self.a.major, self.b.major)
+        if self.dtype.width == 8:
+            shape = hopper.WGMMA_M, n, 2 * hopper.WGMMA_K
+            return cute.make_tiled_mma(warpgroup.MmaF8Op(self.dtype, self.dtype, Float32, shape, smem, *majors))
+        shape = hopper.WGMMA_M, n, hopper.WGMMA_K
+        return cute.make_tiled_mma(warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, smem, *majors))
 
     def _share(self, task: CtaTask, own_a: cute.Tensor, own_b: cute.Tensor) -> Share:
         """Operands and registers of one consumer."""
@@ -452,9 +464,14 @@ class HopperGemm:
         """The main loop of one consumer; peeled where steps need the accumulators' registers. Not behind a scale alone:
         with more registers free the compiler begins with so many elements that it spills."""
         config, peeled = self.config, self.finish != Finish() and not self.finish.scaled_alone
-        stages, peek = ordered_stages(config) if peeled else 0, self._peeks("consumer")
+        stages, peek = ordered_stages(config) if peeled and not self.promote else 0, self._peeks("consumer")
         order = Order(task.place.warpgroup - 1, stages) if stages else None
-        return Mainloop(task.ring, share, epilogue, config.stagger, peek, self.chunks.held, peeled=peeled, order=order)
+        loop = Mainloop(task.ring, share, epilogue, config.stagger, peek, self.chunks.held, peeled=peeled, order=order)
+        if self.promote:
+            shape = share.mma.get_slice(0).partition_shape_C((hopper.WGMMA_M, config.share_n))
+            partial = cute.make_rmem_tensor(shape, Float32)
+            loop = replace(loop, promotion=Promotion(partial, self.promote // self.tile_k))
+        return loop
 
     def _of_tile(self, loop: Mainloop, row: Int32, column: Int32) -> Mainloop:
         """The main loop for the output tile at a row and column."""
@@ -485,6 +502,10 @@ class HopperGemm:
         size = [cute.size(output.c, mode=[mode]) for mode in ((1, 0) if swapped else (0, 1))]
         bias, residual = (None if one is None else Addend.of(one, *size) for one in (output.bias, output.residual))
         steps: list[Step] = []
+        if finish.scales:
+            sides = output.row_scales, output.column_scales
+            down, across = (Addend.of(side, Int32(1), cute.size(side)) for side in sides)
+            steps.append(Scales(down, across, finish.scales == "tensor", swapped))
         if finish.scale:
             steps.append(Scale(output.scale))
         if finish.bias:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import cutlass
@@ -11,8 +12,6 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.model import hopper
-from hopper_gemm.model.kernel import swizzle_bytes
-from hopper_gemm.model.problem import ELEMENT_BYTES
 
 UNROLLED_BOXES = 4
 """More boxes than this are issued in a loop: unrolled, thirty loads a stage ran the producer out of registers."""
@@ -145,7 +144,7 @@ class Operand:
         dtype: of its elements.
         tile: rows of a CTA's tile.
         share: rows that one consumer reads.
-        tile_k: depth of a stage.
+        tile_k: depth of a stage, in elements.
         stages: of the ring.
         sharers: CTAs of the cluster that share the tile.
         turns: True for alternating multicast, False for split multicast.
@@ -166,12 +165,18 @@ class Operand:
     @property
     def span(self) -> int:
         """Elements of a row of the swizzle."""
-        return swizzle_bytes(self.share if self.by_rows else self.tile_k) // ELEMENT_BYTES
+        row = self.bytes * (self.share if self.by_rows else self.tile_k)
+        return gcd(row, hopper.SWIZZLE_BYTES[0]) // self.bytes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.width // 8
 
     @property
     def kind(self) -> Kind:
         """The kind of the shared-memory layout's atom."""
-        return (BY_ROWS if self.by_rows else BY_DEPTH)[self.span * ELEMENT_BYTES]
+        return (BY_ROWS if self.by_rows else BY_DEPTH)[self.span * self.bytes]
 
     @property
     def major(self) -> OperandMajorMode:

@@ -1,5 +1,6 @@
 """Steps of an epilogue: what is done to the fp32 accumulators of a chunk before they are rounded.
 
+    Scales        times scales of FP8 operands
     Scale         times a number of the launch
     Bias          plus a vector, one element a column of C
     Activation    a function of each element
@@ -180,6 +181,49 @@ class Step:
     def value(self, values, chunk: Chunk, first: int, count: int):
         """The values of ``count`` groups of 8 columns of the chunk, from group ``first`` on, after the step."""
         return values
+
+
+@dataclass(frozen=True)
+class Scales(Step):
+    """Multiply by the scales of FP8 operands.
+
+    Args:
+        rows, columns: the scales, one for each row and column of C as the tile sees it, or one of all.
+        whole: True if there is one of each operand.
+        transposed: True if rows of the tile are columns of C, so that a pair of the tile's columns may begin anywhere.
+        factors: of the chunk at hand: of this thread's two rows, or the product of both scales.
+    """
+
+    rows: Addend
+    columns: Addend
+    whole: bool
+    transposed: bool
+    factors: tuple[Float32, ...] = ()
+
+    def of_chunk(self, chunk: Chunk) -> Scales:
+        """The step with the scales of a chunk's rows."""
+        none = Int32(0)
+        if self.whole:
+            pair = self.rows.floats([side.read(none, none, False)[0] for side in (self.rows, self.columns)])
+            return replace(self, factors=(pair[0] * pair[1],))
+        pair = self.rows.floats([self.rows.read(none, chunk.row + 8 * half, False)[0] for half in range(2)])
+        return replace(self, factors=(pair[0], pair[1]))
+
+    def value(self, values, chunk: Chunk, first: int, count: int):
+        """The product."""
+        if self.whole:
+            return values * self.factors[0]
+        begin, words = chunk.column + hopper.WGMMA_N_STEP * first + chunk.lane % 4 * 2, []
+        for column in (begin + hopper.WGMMA_N_STEP * j for j in range(count)):
+            if self.transposed:
+                words += [self.columns.read(Int32(0), column + e, False)[0] for e in range(2)]
+            else:
+                words += self.columns.read(Int32(0), column, True)
+        pairs = self.columns.floats(words)
+        down, across = (cute.make_rmem_tensor(4 * count, Float32) for _ in range(2))
+        for at in range(4 * count):
+            down[at], across[at] = self.factors[at // 2 % 2], pairs[at // 4 * 2 + at % 2]
+        return values * down.load() * across.load()
 
 
 @dataclass(frozen=True)

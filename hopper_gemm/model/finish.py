@@ -95,6 +95,10 @@ ACTIVATIONS: dict[str, Activation] = {
 """Activations by name."""
 
 
+SCALES = ("", "tensor", "row")
+"""Scales of FP8 operands."""
+
+
 @dataclass(frozen=True)
 class Finish:
     """The steps of a finish, in their order; a step that is absent costs nothing.
@@ -104,10 +108,12 @@ class Finish:
         bias: add a vector, one element a column of C.
         activation: of :data:`ACTIVATIONS`, or empty.
         residual: add a matrix of C's shape and type.
+        scales: multiply each element by scales of FP8 operands: ``"tensor"``, one of each operand; ``"row"``, one of
+            each row of A and of each column of B; or empty.
         gated: the product's columns are two halves, gate and up; C = activation(gate) * up has half the columns.
 
     Raises:
-        ValueError: an activation that is not known.
+        ValueError: an activation or scales that are not known.
 
     Example:
         >>> str(Finish(bias=True, activation="gelu"))
@@ -119,11 +125,14 @@ class Finish:
     activation: str = ""
     residual: bool = False
     gated: bool = False
+    scales: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.activation, str) or (self.activation and self.activation not in ACTIVATIONS):
             names = ", ".join(ACTIVATIONS)
             raise ValueError(f"activation must be None or one of {names} but got {shown(self.activation)}")
+        if self.scales not in SCALES:
+            raise ValueError(f"scales must be one of {', '.join(map(repr, SCALES))} but got {shown(self.scales)}")
         for name in ("scale", "bias", "residual", "gated"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False but got {shown(getattr(self, name))}; give a bool")
@@ -142,7 +151,8 @@ class Finish:
 
     def __str__(self) -> str:
         activation = f"{self.activation}*up" if self.gated else self.activation
-        steps = ("scale" * self.scale, "bias" * self.bias, activation, "residual" * self.residual)
+        scales = f"scales by {self.scales}" if self.scales else ""
+        steps = (scales, "scale" * self.scale, "bias" * self.bias, activation, "residual" * self.residual)
         return "+".join(step for step in steps if step)
 
 

@@ -5,7 +5,7 @@ spill and computes the right product; the tests hold that for the whole publishe
 configs.
 
 The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
-together; ``problem``, what a problem requires of a config.
+together; ``problem``, what a problem requires of a config, counting k in 16-bit words; ``fp8``, what FP8 requires.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.finish import FINISH_RULES
+from hopper_gemm.model.rules.fp8 import FP8_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
@@ -79,7 +80,9 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Fini
 
 def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Reason]:
     """Every reason why a kernel that is legal by itself cannot run a problem."""
-    found = _broken(PAIR_RULES, kernel, problem)
+    found = _broken(PAIR_RULES, kernel, problem.in_words)
+    if problem.is_fp8:
+        found += _broken(FP8_RULES, kernel, problem)
     return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
 
 

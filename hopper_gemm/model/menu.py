@@ -133,9 +133,10 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
     tiles = cluster_tiles(kernel, problem)
     at_once = clusters_at_once(kernel.cluster_size, chip) * kernel.ctas_per_sm
     fit = WORKSPACE_BYTES_MAX // (4 * tiles * kernel.cluster_size * kernel.tile_m * kernel.tile_n)
-    most = min(PARTS_MAX, at_once, -(-problem.k // kernel.tile_k), fit)
+    words = problem.in_words
+    most = min(PARTS_MAX, at_once, -(-words.k // kernel.tile_k), fit)
     if problem.batch_invariant:
-        found = {parts_of(problem.n, problem.k)}
+        found = {parts_of(words.n, words.k)}
     else:
         fill = [min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS]
         found = {*fill, *FEW_PARTS}

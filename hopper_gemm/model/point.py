@@ -30,7 +30,7 @@ class Point:
         data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
 
     Raises:
-        ValueError: regime, context or data is none of the known, or a baseline is paired with another.
+        ValueError: regime, context or data is none of the known, a baseline is paired with another, or operands of FP8.
     """
 
     problem: GemmProblem
@@ -45,6 +45,10 @@ class Point:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {value!r}")
+        if self.problem.is_fp8:
+            raise ValueError(
+                f"a measured problem has operands of 16 bits but got {self.problem.dtype}; take bf16 or fp16"
+            )
         if self.is_baseline and self.subject != self.against:
             raise ValueError(f"a baseline is paired with itself but got {self.subject!r} against {self.against!r}")
 

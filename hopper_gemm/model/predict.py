@@ -214,6 +214,9 @@ ACTIVATION_CLOCKS = {"gelu": 10.0, "gelu_tanh": 15.0, "silu": 15.0, "relu": 1.0}
 the machine code, its stalls and the rates of its units. 16 is the least for two functions of the special unit, which
 takes 16 threads a clock; some of it passes beside the stores. Measured, gelu makes 8192x14336x4096 31 us longer."""
 
+PROMOTION = 1.0
+"""Clocks in which an accumulator is promoted: each scheduler adds for one warp. Not fitted."""
+
 ORDERED = 1.2
 """Clocks of a finish that are hidden for each clock of one consumer's part of the stages that are multiplied in order:
 one finishes under the other's last stages, and the other under the first ones of the next tile; by a simulation of one
@@ -269,7 +272,7 @@ def predict(
         >>> predict(GemmConfig(tile_m=256), cube).seconds < predict(GemmConfig(tile_m=64), cube).seconds
         True
     """
-    kernel = resolve(config)
+    kernel, promote, problem = resolve(config), problem.promote, problem.in_words
     size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
     fits, clusters = clusters_at_once(size, chip), prod(sides) * kernel.work_items
     ctas = _ctas_per_sm(kernel)
@@ -278,6 +281,8 @@ def predict(
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
     product, math = _math(kernel, constants)
+    if promote and kernel.readers == 1:  # no other consumer multiplies while the sums are promoted
+        math += constants.drain + PROMOTION * kernel.accumulators * 2 * kernel.tile_k / promote
     taken = l2_bytes_per_stage(kernel, problem)
     asked, passed = _asked(kernel, problem, taken, sides, chip, constants)
     load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, chip, constants)
@@ -356,6 +361,7 @@ def lower_bound(kernel: Kernel, chip: Chip = SXM, constants: ModelConstants = FI
     stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * chip.memory_rate
 
     def seconds(problem: GemmProblem) -> float:
+        problem = problem.in_words
         down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
         clusters = -(-down // rows) * -(-across // columns) * parts
         ctas = min(most_ctas, -(-clusters // fits))

@@ -181,7 +181,7 @@ def limit_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
     """The shortest time a chip allows: the larger of arithmetic and memory, plus a launch. Arithmetic is limited by
     power, as on an H200, or by the SMs at their highest clock."""
     peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
-    arithmetic = problem.flop / min(POWER_LIMITED_FLOPS, peak)
+    arithmetic = problem.in_words.flop / min(POWER_LIMITED_FLOPS, peak)
     memory = problem.bytes / chip.memory_rate
     return max(arithmetic, memory) + LAUNCH_SECONDS
 

@@ -30,8 +30,8 @@ def test_a_launcher_takes_all_arguments_whether_its_kernel_has_them_or_not(tmp_p
     from cutlass import cute
 
     config = GemmConfig(128, 128, split_k=3, reduction="workspace") if everything else GemmConfig(128, 128)
-    more = {"observer": METER, "finish": Finish(True, True, "gelu", True)} if everything else {}
-    (tmp_path / "kernel.o").write_bytes(compile_kernel(resolve(config), "bf16", **more).object_file)
+    more = {"observer": METER, "finish": Finish(True, True, "gelu", True, scales="row")} if everything else {}
+    (tmp_path / "kernel.o").write_bytes(compile_kernel(resolve(config), "e4m3_bf16", **more).object_file)
     launcher = cute.runtime.load_module(str(tmp_path / "kernel.o"), enable_tvm_ffi=True)[FUNCTION]
     with pytest.raises(TypeError) as refused:
         launcher()

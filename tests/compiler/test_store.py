@@ -88,8 +88,14 @@ def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():
     kernel = LoadedKernel(GemmConfig(swizzle=4), REPORT, lambda *arguments: calls.append(arguments), 132)
     kernel("a", "b", "out")
     kernel("a", "b", "out", "bias", None, 0.5, readings="readings")
+    kernel("a", "b", "out", scales=("of a", "of b"))
     order = ("a", "b", "out", 132, True, 4, True, 1, False, None, None)
-    assert calls == [(*order, None, None, None, None), (*order, "bias", None, 0.5, "readings")]
+    none = None, None
+    assert calls == [
+        (*order, *none, *none, *none),
+        (*order, "bias", None, 0.5, "readings", *none),
+        (*order, *none, *none, "of a", "of b"),
+    ]
     assert {len(given) for given in calls} == {len(ARGUMENTS)}
 
 

@@ -44,7 +44,7 @@ def test_every_type_is_told_apart():
         ({"m": 0, "n": 8, "k": 8}, "m must be a positive integer but got 0"),
         ({"m": 8, "n": 2.5, "k": 8}, "n must be a positive integer but got 2.5"),
         ({"m": 8, "n": 8, "k": True}, "k must be a positive integer but got True"),
-        ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "one of bf16, fp16, bf16_fp32, fp16_fp32 but got 'fp64'"),
+        ({"m": 8, "n": 8, "k": 8, "dtype": "fp64"}, "e5m2_fp32 but got 'fp64'"),
         ({"m": 8, "n": 8, "k": 8, "layouts": "nn"}, "layouts must be one of kk, mk, kn, mn but got 'nn'"),
     ],
 )

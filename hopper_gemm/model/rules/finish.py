@@ -35,6 +35,13 @@ def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[
         yield f"the finish {finish} needs the plain kernel; leave the parameters of the design study at their defaults"
 
 
+def _scales(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    if finish.scales and not problem.is_fp8:
+        yield f"the finish {finish} is of FP8 operands but those of {problem.dtype} have no scales; leave scales out"
+    if problem.is_fp8 and (finish.scale or finish.residual or finish.gated):
+        yield f"a product of FP8 takes scales, a bias and an activation but got {finish}; leave the other steps out"
+
+
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
     """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where
     nothing that is read keeps it in order."""
@@ -69,6 +76,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
 
 FINISH_RULES = (
     Rule("finish in reach", "what is added is read where TMA stores C", _in_reach),
+    Rule("scales", "scales belong to operands of FP8; the other steps were not tried with these", _scales),
     Rule("finish registers", "what is read stands in registers beside the accumulators", _registers),
     Rule("epilogue", "values are finished on their way through shared memory", _epilogue),
     Rule("gated", "a tile holds as many columns of the gate as of up, and multiplies them in registers", _gated),

@@ -103,6 +103,8 @@ def warmup(
     if type(candidates) is not int or candidates < 1:
         raise ValueError(f"candidates must be 1 or more but got {shown(candidates)}")
     problems = list(dict.fromkeys(_problems(what, rows)))
+    if fp8 := [problem for problem in problems if problem.is_fp8]:
+        raise ValueError(f"warmup times products of 16 bits but got {fp8[0].dtype}; hopper_gemm.prebuild compiles FP8")
     device = _ready()
     if not problems:
         raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")

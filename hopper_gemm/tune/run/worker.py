@@ -19,6 +19,7 @@ from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.rules.fp8 import wgmma_waits
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
@@ -344,7 +345,7 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 def compile_remark(point: Point, built: Built) -> str:
     """Return the remark for a measured kernel's row; empty unless the compiler reported a reason or serialised
     wgmma."""
-    most = point.config.wgmma_waits
+    most = wgmma_waits(point.config, point.problem)
     if built.report is None or built.report.wgmma_waits <= most:
         return built.reason
     waits = f"the compiler serialised wgmma: {built.report.wgmma_waits} waits in the code instead of {most}"

@@ -1,0 +1,183 @@
+"""Time picked FP8 kernels beside torch's scaled_mm of the same recipe, isolated, in bursts, pair after pair.
+
+    python -m benchmarks.fp8 --out FILE [--recipes tensor row:128 ...] [--pairs N] [--problems M,N,K ...]
+
+A recipe is the scales, ``tensor`` or ``row``, with fast sums, or behind a colon the elements of k between promotions;
+torch then runs without fast accumulation. Fast sums are never compared with promoted ones. Each row of the CSV file is
+written as it comes: the median of the pairs' ratios with its interval, times without the spacer, and the relative
+Frobenius errors of both sides against fp32 arithmetic on the dequantised operands. A product that is further off than
+:data:`MOST` is not timed. Kernels are compiled ahead on all cores. Nothing else may run on the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.point import Sample
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.kernels import default_config, kernel_for
+from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
+from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.measure.workload import MatrixSet, fp32_product, sets_of
+from hopper_gemm.tune.statistics import speedup
+from tests.verify.harness import compile_all
+
+WIDE = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
+PROBLEMS = [(m, n, k) for n, k in WIDE for m in (64, 128, 4096)]
+PROBLEMS += [(size, size, size) for size in (1024, 2048, 4096, 8192, 16384)]
+PROBLEMS += [(1024, 28672, 4096)]
+"""m, n, k."""
+
+RECIPES = ("tensor", "row:128")
+
+MOST = 1e-2
+"""Largest relative error that is timed: thrice what fast sums lose at k = 16384."""
+
+COLUMNS = (
+    *("m", "n", "k", "recipe", "status", "speedup", "low", "high", "pairs", "time_us", "baseline_us", "tflops"),
+    *("rel_err", "baseline_rel_err", "spacer_us", "sm_mhz", "config", "gpu", "board", "torch"),
+)
+
+Scales = tuple[torch.Tensor, torch.Tensor]
+
+
+def problem_of(sizes: tuple[int, int, int], recipe: str) -> tuple[GemmProblem, Finish]:
+    """The problem of a recipe and its finish."""
+    scales, _, promote = recipe.partition(":")
+    return GemmProblem(*sizes, "e4m3_bf16", promote=int(promote or 0)), Finish(scales=scales)
+
+
+def matrices(problem: GemmProblem, l2_bytes: int) -> list[MatrixSet]:
+    """Sets of matrices, more than the L2 holds."""
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def operand(rows: int) -> torch.Tensor:
+        return torch.randn(rows, problem.k, device="cuda", generator=generator).to(torch.float8_e4m3fn)
+
+    def empty() -> torch.Tensor:
+        return torch.empty(problem.m, problem.n, device="cuda", dtype=torch.bfloat16)
+
+    made = sets_of(problem, l2_bytes)
+    return [MatrixSet(operand(problem.m), operand(problem.n), empty(), empty()) for _ in range(made)]
+
+
+def arms_of(problem: GemmProblem, finish: Finish) -> tuple[Launch, Launch, Scales, str]:
+    """Our launch, torch's, the scales of both, and our config."""
+    sides = ((problem.m, 1), (1, problem.n)) if finish.scales == "row" else ((1,), (1,))
+    scale_a, scale_b = (torch.rand(*side, device="cuda") + 0.5 for side in sides)
+    kernel, flat = kernel_for(problem, torch.cuda.current_device(), None, finish), (scale_a.view(-1), scale_b.view(-1))
+    functional: Any = torch.nn.functional
+    kinds = functional.ScalingType
+    recipe = kinds.RowWise if finish.scales == "row" else kinds.TensorWise
+
+    def ours(operands: MatrixSet) -> None:
+        kernel(operands.a, operands.b, operands.ours, None, None, None, scales=flat)
+
+    def theirs(operands: MatrixSet) -> torch.Tensor:
+        given = operands.a, operands.b.t(), scale_a, recipe, scale_b, recipe
+        return functional.scaled_mm(*given, output_dtype=torch.bfloat16, use_fast_accum=not problem.promote)
+
+    return ours, theirs, (scale_a, scale_b), str(kernel.config)
+
+
+def errors(sets: list[MatrixSet], ours: Launch, theirs: Callable[[MatrixSet], Any], scales: Scales) -> list[float]:
+    """Relative Frobenius errors of both sides on the first set."""
+    right, operands = fp32_product(sets[0]), sets[0]
+    right *= scales[0]
+    right *= scales[1]
+    operands.ours.fill_(float("nan"))
+    ours(operands)
+    size = torch.linalg.vector_norm(right)
+    return [float(torch.linalg.vector_norm(right - result) / size) for result in (operands.ours, theirs(operands))]
+
+
+def timed(
+    sets: list[MatrixSet], launches: tuple[Launch, Launch], device: DeviceInfo, timer: Timer, protocol: Burst
+) -> tuple[list[Sample], float]:
+    """Pairs of times in alternating order, isolated, and our mean SM clock."""
+    spacer = touch(device.sms)
+    alone = Arm(spacer, sets, seconds_per_launch(spacer, sets))
+    arms = [Arm(launch, sets, seconds_per_launch(launch, sets) + alone.seconds, spacer) for launch in launches]
+    samples, clocks = [], []
+    with timer.telemetry(protocol) as telemetry:
+        for number in range(protocol.pairs):
+            order = arms if number % 2 == 0 else arms[::-1]
+            first = timer.time(order[0], protocol, telemetry)
+            rest = timer.time(alone, protocol.of_spacer, telemetry)
+            pair = (first, timer.time(order[1], protocol, telemetry))
+            mine, other = pair if number % 2 == 0 else pair[::-1]
+            samples.append(Sample(0, mine.us[0], other.us[0], rest.us[0]))
+            clocks.append(mine.sm_mhz)
+    if telemetry.harm is not None:
+        print(f"the GPU was slowed down: {telemetry.harm}", file=sys.stderr, flush=True)
+    return samples, median(clocks)
+
+
+def measured(
+    sizes: tuple[int, int, int], recipe: str, sets: list[MatrixSet], device: DeviceInfo, timer: Timer, protocol: Burst
+) -> dict[str, Any]:
+    """The row of a problem and a recipe."""
+    problem, finish = problem_of(sizes, recipe)
+    ours, theirs, scales, config = arms_of(problem, finish)
+    off = errors(sets, ours, theirs, scales)
+    row: dict[str, Any] = {"status": "ok", "rel_err": off[0], "baseline_rel_err": off[1], "config": config}
+    if not off[0] <= MOST:
+        return row | {"status": "wrong"}
+    samples, clock = timed(sets, (ours, theirs), device, timer, protocol)
+    ratio, us = speedup(samples), median(sample.bare_us[0] for sample in samples)
+    row |= {"speedup": ratio.median, "low": ratio.low, "high": ratio.high, "pairs": ratio.pairs, "sm_mhz": clock}
+    row |= {"time_us": us, "baseline_us": median(sample.bare_us[1] for sample in samples)}
+    return row | {"tflops": problem.flop / us / 1e6, "spacer_us": median(sample.spacer_us or 0 for sample in samples)}
+
+
+def main() -> None:
+    """Measure every problem and recipe."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="CSV file, written anew")
+    parser.add_argument("--recipes", nargs="+", default=RECIPES, help="such as tensor, row, row:128 (default both)")
+    parser.add_argument("--problems", nargs="+", help="such as 64,7168,2048 (default: the list)")
+    parser.add_argument("--pairs", type=int, default=9)
+    options = parser.parse_args()
+    given = [tuple(map(int, text.split(","))) for text in options.problems or ()]
+    problems: list[Any] = given or PROBLEMS
+    device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
+    timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in options.recipes]
+    compile_all(
+        [KernelId.of(default_config(problem, 0, finish), problem, finish=finish) for problem, finish in wanted],
+        default_store(),
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    same = {"gpu": device.name, "board": device.uuid, "torch": torch.__version__}
+    with options.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for sizes in problems:
+            sets = matrices(problem_of(sizes, options.recipes[0])[0], device.l2_bytes)
+            for recipe in options.recipes:
+                row: dict[str, Any] = dict(zip("mnk", sizes, strict=True)) | {"recipe": recipe} | same
+                try:
+                    row |= measured(sizes, recipe, sets, device, timer, protocol)
+                except RuntimeError as error:  # torch refuses some recipes of some sizes
+                    row["status"] = f"error: {' '.join(str(error).split())[:200]}"
+                writer.writerow(row)
+                file.flush()
+                ratio = f"{row['speedup']:.3f}" if "speedup" in row else row["status"]
+                print(*sizes, recipe, ratio, file=sys.stderr, flush=True)
+            del sets
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""``hopper_gemm.scaled_mm``: torch's scaled products of FP8 on Hopper, by the kernel of all other products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from hopper_gemm.model.finish import ActivationName, Finish
+from hopper_gemm.model.problem import PROMOTED, GemmProblem, shown
+from hopper_gemm.model.rules.fp8 import FP8_STEP
+from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device
+from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.kernels import MODE, kernel_for
+from hopper_gemm.serve.launches import loading_allowed
+from hopper_gemm.serve.operands import MISALIGNED, reaches, share_memory
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
+from hopper_gemm.serve.reference import activated
+
+OPERANDS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+OUTPUTS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+RECIPES = {"TensorWise": "tensor", "RowWise": "row"}
+"""Names of torch.nn.functional.ScalingType that the kernel has, each with its scales."""
+
+Maybe = torch.Tensor | None
+Listed = torch.Tensor | Sequence[torch.Tensor]
+
+
+def scaled_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: Listed,
+    scale_recipe_a: Any,
+    scale_b: Listed,
+    scale_recipe_b: Any,
+    swizzle_a: Any = None,
+    swizzle_b: Any = None,
+    bias: Maybe = None,
+    output_dtype: torch.dtype | None = torch.bfloat16,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+    *,
+    activation: ActivationName | None = None,
+    out: Maybe = None,
+    promote: int = 128,
+) -> torch.Tensor:
+    """``activation(scale_a * scale_b * (mat_a @ mat_b) + bias)`` of FP8 matrices, with the names, layouts and recipes
+    of :func:`torch.nn.functional.scaled_mm`. It needs torch 2.10, which has that function.
+
+    Args:
+        mat_a: (m, k), float8_e4m3fn or float8_e5m2, contiguous along k; k a multiple of 16.
+        mat_b: (k, n), same type, as the ``.t()`` of a row-major (n, k) weight; n a multiple of 16.
+        scale_a, scale_b: fp32, contiguous: one element each (``TensorWise``), or (m, 1) and (1, n) (``RowWise``).
+        scale_recipe_a, scale_recipe_b: both ``ScalingType.TensorWise`` or both ``ScalingType.RowWise``.
+        swizzle_a, swizzle_b, contraction_dim: as torch's; the kernel takes the defaults.
+        bias: (n,), fp16 with an output of fp16, else bf16.
+        output_dtype: bfloat16, float16 or float32.
+        use_fast_accum: leave the sums to the tensor cores, which keep about 13 bits; else they move to fp32 registers
+            after each ``promote`` of k.
+        activation: as of :func:`hopper_gemm.linear`.
+        out: (m, n) of ``output_dtype``; made, contiguous, if None.
+        promote: 128, 256 or 512: longer intervals take less time and lose more bits.
+
+    Returns:
+        ``out``, written on torch's current stream. There are no gradients.
+
+    What the kernel cannot run (other recipes and types, operands of two types, tensors that are not on a Hopper GPU)
+    goes to torch's function, by the policy of :func:`hopper_gemm.fallback`. Batch invariance is that of the thread.
+
+    Raises:
+        TypeError, ValueError: shapes, types, strides, addresses or scales that do not fit.
+        RuntimeError: a gradient would be recorded, or torch is older than 2.10.
+        UnsupportedError: the kernel cannot run it, where nothing falls back.
+
+    Example:
+        >>> y = hopper_gemm.scaled_mm(x, w.t(), sx, ROW, sw, ROW)                   # doctest: +SKIP
+    """
+    if not hasattr(torch.nn.functional, "scaled_mm"):
+        raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
+    if isinstance(use_fast_accum, bool) and not use_fast_accum and promote not in PROMOTED[1:]:
+        raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
+    first, second = _single(scale_a), _single(scale_b)
+    recipes = [_single(recipe) for recipe in (scale_recipe_a, scale_recipe_b)]
+    swizzles = [_single(swizzle) for swizzle in (swizzle_a, swizzle_b)]
+    _refuse_gradients(mat_a, mat_b, first, second, bias, out)
+    why = _unsupported(mat_a, mat_b, first, second, recipes, swizzles, output_dtype, contraction_dim)
+    if why is not None:
+        if POLICY.fallback == "never" or MODE.batch_invariant:
+            raise UnsupportedError(why)
+        more: tuple[Any, ...] = swizzle_a, swizzle_b, bias, output_dtype, contraction_dim, use_fast_accum
+        given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b
+        product = activated(torch.nn.functional.scaled_mm(*given, *more), activation)
+        return product if out is None else out.copy_(product)
+    scales = RECIPES[recipes[0].name]
+    step = 0 if use_fast_accum else promote
+    settings = scales, bias, activation, output_dtype, step, MODE.batch_invariant
+    if out is None:
+        return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, first, second, *settings)
+    torch.ops.hopper_gemm.scaled_mm_out(mat_a, mat_b, first, second, *settings, out)
+    return out
+
+
+def _single(given: Any) -> Any:
+    """What is given, or the only item of a list."""
+    return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+
+
+def _refuse_gradients(*tensors: Any) -> None:
+    if torch.is_grad_enabled() and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors):
+        raise RuntimeError("scaled_mm has no gradients but a tensor requires one; use torch.no_grad() or .detach()")
+
+
+def _unsupported(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, recipes: list[Any], swizzles: list[Any], dtype: Any, axes: Any
+) -> str | None:
+    """Why torch must run a call; None if the kernel can, or if arguments do not fit."""
+    for name, tensor in (("mat_a", a), ("mat_b", b), ("scale_a", scale_a), ("scale_b", scale_b)):
+        if not isinstance(tensor, torch.Tensor):
+            return f"{name} must be one plain torch tensor but is {shown(type(tensor).__name__)}; give one"
+        if not torch.compiler.is_compiling() and type(tensor) not in PLAIN:
+            return f"{name} must be a plain torch tensor but is a {type(tensor).__qualname__}; take its plain tensor"
+    names = [getattr(recipe, "name", None) for recipe in recipes]
+    if names[0] not in RECIPES or names[0] != names[1]:
+        return f"recipes must be TensorWise twice or RowWise twice but got {names[0]} and {names[1]}; rescale"
+    if any(swizzle is not None and swizzle.value for swizzle in swizzles) or len(axes):
+        return "swizzles and contraction_dim must be left at their defaults; leave them out"
+    if a.dtype not in OPERANDS or a.dtype != b.dtype or dtype not in OUTPUTS:
+        return (
+            "mat_a and mat_b must have one FP8 type and the output bfloat16, float16 or float32 but got "
+            f"{a.dtype}, {b.dtype} and {dtype}; convert them with .to()"
+        )
+    if not torch.compiler.is_compiling():
+        try:
+            check_device(a.device)
+        except UnsupportedError as error:
+            return str(error)
+    return None
+
+
+# The operators ----------------------------------------------------------------------------------
+
+_ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str scales, Tensor? bias, str? activation, "
+    "ScalarType out_dtype, int promote, bool batch_invariant"
+)
+
+
+def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, dtype: Any, out: Maybe) -> None:
+    """Refuse what does not fit; tensors may be fake.
+
+    Raises:
+        ValueError: the first that is refused, with the fix.
+    """
+    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+        raise MisfitError(
+            f"mat_a and mat_b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
+            "give one of them as .t() or reshape it"
+        )
+    (m, k), n = a.shape, b.shape[1]
+    for name, size in (("k", k), ("n", n)):
+        if size % FP8_STEP:
+            raise MisfitError(f"{name} must be a multiple of {FP8_STEP} for FP8 but got {size}; pad with zeros")
+    for name, rows in (("mat_a", a), ("mat_b", b.t())):
+        if rows.stride(1) != 1 and k > 1:
+            fix = "give it as .contiguous()" if name == "mat_a" else "give the .t() of a row-major (n, k) weight"
+            raise MisfitError(f"{name} must be contiguous along k but has strides {tuple(rows.stride())}; {fix}")
+    shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
+    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
+        alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
+        alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
+        if not alike or scale.dtype != torch.float32 or scale.device != a.device or not scale.is_contiguous():
+            raise MisfitError(
+                f"{name} must be {shape} torch.float32 on {a.device}, contiguous, but is {tuple(scale.shape)} "
+                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
+            )
+    wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
+    if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
+        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
+        raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {given}")
+    if b.device != a.device or b.dtype != a.dtype:
+        raise MisfitError(f"mat_b must be {a.dtype} on {a.device} but is {b.dtype} on {b.device}; move it with .to()")
+    if out is not None and (tuple(out.shape), out.dtype, out.device) != ((m, n), dtype, a.device):
+        given = f"{tuple(out.shape)} {out.dtype} on {out.device}"
+        raise MisfitError(f"out must be ({m}, {n}) {dtype} on {a.device} but is {given}")
+
+
+def _reference(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, activation: str | None, dtype: Any
+) -> torch.Tensor:
+    """The output in fp32 arithmetic, rounded once."""
+    product = (a.float() @ b.float()) * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
+    return activated(product if bias is None else product + bias.float(), activation).to(dtype)
+
+
+def _on_cpu(*given: Any, out: Maybe = None) -> torch.Tensor:
+    a, b, scale_a, scale_b, scales, bias, _, dtype, *_ = given
+    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    result = _reference(*given[:8])
+    return result if out is None else out.copy_(result)
+
+
+def _on_fake(*given: Any, out: Maybe = None) -> torch.Tensor:
+    a, b, scale_a, scale_b, scales, bias, activation, dtype, *_ = given
+    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    Finish(activation=activation or "")
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
+
+
+@untraced
+def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
+    a, b, scale_a, scale_b, scales, bias, activation, dtype, promote, invariant = given
+    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    check_device(a.device)
+    (m, k), n = a.shape, b.shape[1]
+    finish = Finish(bias=bias is not None, activation=activation or "", scales=scales)
+    target = out
+    if out is not None and any(map(partial(share_memory, out), (a, b))):
+        raise MisfitError("out must not share memory with mat_a or mat_b, which are read meanwhile; give another one")
+    if out is None or not reaches(out):
+        target = a.new_empty((m, n), dtype=dtype)
+    assert target is not None
+    if 0 in (m, n, k):
+        target.copy_(_reference(*given[:8]))
+    else:
+        for name, rows in (("mat_a", a), ("mat_b", b.t())):
+            if not reaches(rows):
+                pitch = f"address {rows.data_ptr()}, pitch {rows.stride(0)} bytes"
+                raise MisfitError(f"rows of {name} must start at multiples of 16 bytes but have {pitch}; copy it")
+        kind, device = f"{OPERANDS[a.dtype]}_{OUTPUTS[dtype]}", a.get_device()
+        added = None if bias is None else _aligned(bias)
+        with torch.cuda.device(device):
+            kernel = _kernel(m, n, k, kind, promote, invariant, finish, MODE.context, device, CHANGES.count)
+            kernel(a, b.t(), target, added, None, None, scales=(_aligned(scale_a), _aligned(scale_b)))
+    return target if out is None or target is out else out.copy_(target)
+
+
+def _aligned(vector: torch.Tensor) -> torch.Tensor:
+    """A vector, contiguous from a multiple of 16 bytes on: itself, or a copy."""
+    flat = vector.reshape(-1)
+    return flat if flat.is_contiguous() and not flat.data_ptr() & MISALIGNED else flat.new_empty(flat.shape).copy_(flat)
+
+
+@lru_cache(maxsize=4096)
+def _kernel(
+    m: int, n: int, k: int, kind: str, promote: int, invariant: bool, finish: Finish, context: str, device: int, _: int
+) -> Any:
+    """The kernel of a problem in a context, until the tables change."""
+    problem = GemmProblem(m, n, k, kind, batch_invariant=invariant, promote=promote)
+    with loading_allowed():
+        return kernel_for(problem, device, None, finish)
+
+
+def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Any:
+    _refuse_gradients(*given, *named.values())
+    with torch._C._AutoDispatchBelowAutograd():
+        operator = getattr(torch.ops.hopper_gemm, name).default
+        return operator.redispatch(keys & torch._C._after_autograd_keyset, *given, **named)
+
+
+def _written(run: Any, *given: Any) -> None:
+    """The operator with an output, its last argument."""
+    run(*given[:-1], out=given[-1])
+
+
+for _name, _schema in (
+    ("scaled_mm", f"({_ARGUMENTS}) -> Tensor"),
+    ("scaled_mm_out", f"({_ARGUMENTS}, Tensor(a!) out) -> ()"),
+):
+    _ways = {"CUDA": _on_gpu, "CPU": _on_cpu}
+    OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for _key, _run in _ways.items():
+        OPERATORS.impl(_name, _run if _name == "scaled_mm" else partial(_written, _run), _key)
+    OPERATORS.impl(_name, partial(_by_autograd, _name), "Autograd", with_keyset=True)
+    _fake = _on_fake if _name == "scaled_mm" else partial(_written, _on_fake)
+    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
+    register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(
+        lambda a, b, *rest, **named: 2 * a[0] * a[1] * b[1]  # as torch counts its own
+    )

@@ -1,0 +1,121 @@
+"""Problems of FP8: types, the 16-bit problem that takes as long, rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import is_legal, reasons
+from hopper_gemm.model.menu import binaries, choose
+from hopper_gemm.model.point import Point
+from hopper_gemm.model.predict import predict
+from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
+from hopper_gemm.model.tuned import itself
+
+PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")
+ROW = Finish(scales="row")
+
+
+@pytest.mark.parametrize("dtype", FP8_DTYPES)
+def test_a_product_of_fp8_takes_as_long_as_the_16_bit_one_of_half_the_depth(dtype):
+    """A k-block of wgmma is 32 bytes whatever the type, so bytes, clocks and the choice are those of k / 2."""
+    problem = replace(PROBLEM, dtype=dtype)
+    words = GemmProblem(4096, 7168, 1024, "bf16_fp32" if dtype.endswith("fp32") else "bf16")
+    assert problem.in_words == words
+    assert problem.bytes == words.bytes
+    assert problem.flop == 2 * words.flop
+    assert predict(GemmConfig(), problem) == predict(GemmConfig(), words)
+    assert choose(problem) == choose(words)
+
+
+def test_16_bit_problems_are_their_own_words_and_print_no_promotion():
+    problem = GemmProblem(8, 16, 32)
+    assert problem.in_words is problem
+    assert "promote" not in problem.as_dict()
+    assert replace(PROBLEM, promote=256).as_dict()["promote"] == 256
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "text"),
+    [
+        ({"n": 7176}, "fp8", "n must be a multiple of 16 for FP8 but got 7176"),
+        ({"k": 2040}, "fp8", "k must be a multiple of 16 for FP8 but got 2040"),
+        ({"layouts": "kn"}, "fp8", "must be contiguous along k but got layouts kn"),
+    ],
+)
+def test_what_the_hardware_does_not_read_is_refused(changes, rule, text):
+    (reason,) = reasons(GemmConfig(), replace(PROBLEM, **changes))
+    assert reason.rule == rule
+    assert text in reason.text
+
+
+@pytest.mark.parametrize(
+    ("config", "promote", "text"),
+    [
+        ({"k_depth": 8, "stages": 2}, 128, "stages of 256 elements do not make up 128"),
+        ({"tile_m": 256, "tile_n": 176}, 128, "need 296 registers"),
+        ({"stages": 3}, 512, "takes 5 stages but got 3"),
+        ({"staging": "ring"}, 128, 'staging "ring"'),
+        ({"k_depth": 2}, 128, ""),
+    ],
+)
+def test_promotion_needs_whole_stages_registers_and_a_ring_that_holds_an_interval(config, promote, text):
+    broken = reasons(GemmConfig(**config), replace(PROBLEM, promote=promote))
+    assert [reason.rule for reason in broken] == ["promotion"] * bool(text)
+    assert text in "".join(reason.text for reason in broken)
+
+
+def test_sums_of_batch_invariant_products_are_promoted_at_the_same_k_by_every_kernel():
+    """What is left of k after whole intervals is promoted stage by stage."""
+    problem = replace(PROBLEM, promote=256, batch_invariant=True)
+    assert not is_legal(GemmConfig(k_depth=2), problem)
+    assert is_legal(GemmConfig(tile_m=128), problem)
+
+
+def test_promotion_is_of_fp8_alone_and_of_few_intervals():
+    with pytest.raises(ValueError, match="promote must be 0 for bf16 but got 128"):
+        GemmProblem(8, 16, 32, promote=128)
+    with pytest.raises(ValueError, match="promote must be one of 0, 128, 256, 512 but got 64"):
+        replace(PROBLEM, promote=64)
+
+
+def test_scales_go_with_fp8_and_fp8_with_scales_a_bias_and_an_activation():
+    assert is_legal(GemmConfig(), PROBLEM, ROW)
+    assert [reason.rule for reason in reasons(GemmConfig(), GemmProblem(64, 64, 64), ROW)] == ["scales"]
+    assert [reason.rule for reason in reasons(GemmConfig(), PROBLEM, Finish(residual=True))] == ["scales"]
+    with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row' but got 'block'"):
+        Finish(scales="block")
+
+
+@pytest.mark.parametrize("promote", [0, 128, 256, 512])
+@pytest.mark.parametrize("m", [1, 64, 129, 4096])
+def test_every_size_has_a_kernel_whatever_the_promotion(m, promote):
+    problem = replace(PROBLEM, m=m, promote=promote)
+    assert is_legal(choose(problem, finish=ROW), problem, ROW)
+
+
+def test_a_quarter_of_the_menu_promotes_at_least():
+    kernels = [kernel for kernel in binaries() if is_legal(kernel, replace(PROBLEM, k=65536, promote=128))]
+    assert 4 * len(kernels) >= len(binaries())
+
+
+def test_two_consumers_promote_while_one_multiplies_and_a_lone_one_does_not():
+    """Promotion takes a lone consumer's time alone."""
+    promoted = replace(PROBLEM, promote=128)
+    lone, pair = GemmConfig(tile_m=64), GemmConfig(tile_m=128)
+    assert resolve(pair).readers == 2
+    assert predict(lone, promoted).seconds > predict(lone, PROBLEM).seconds
+    assert predict(pair, promoted) == predict(pair, PROBLEM)
+
+
+def test_fp8_is_not_measured_by_commands_which_lack_a_baseline_of_it():
+    with pytest.raises(ValueError, match="a measured problem has operands of 16 bits but got e4m3_bf16"):
+        Point(PROBLEM, resolve(GemmConfig()))
+
+
+def test_entries_of_fp8_serve_their_own_operands_alone():
+    assert {problem.dtype for problem in itself(replace(PROBLEM, dtype="e4m3_fp16"))} == {"e4m3_fp16", "e4m3_bf16"}
