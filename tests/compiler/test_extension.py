@@ -11,7 +11,6 @@ import sysconfig
 import pytest
 
 from hopper_gemm.compiler import extension as module
-from hopper_gemm.compiler import shared
 from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
 from hopper_gemm.compiler.store import FOLDER
 from hopper_gemm.serve import EXTENSION
@@ -22,7 +21,7 @@ from tests.conftest import ROOT
 def empty(monkeypatch, tmp_path):
     """An empty cache and an empty folder of the package."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(shared, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "package")
     return tmp_path
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
@@ -104,7 +103,12 @@ def prebuild(
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
         GemmProblem(8, 8, 8, *types)
     among = tables(None if gpu is None else slug(gpu))
-    pairs = dict.fromkeys(_with_finish(given) for given in listed("problems", problems, "problems"))
+    pairs: dict[tuple[GemmProblem, Finish | None], None] = {}
+    for given in listed("problems", problems, "problems"):
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
+            pairs[GemmProblem.of(given[0]), given[1]] = None
+        else:
+            pairs[GemmProblem.of(given), None] = None
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs
@@ -112,13 +116,6 @@ def prebuild(
     wanted += [PaddingId() for problem, _ in pairs if problem.padded]
     wanted += [KernelId.of(kernel, GemmProblem(8, 8, 8, *types)) for types in menu for kernel in suited(*types)]
     return build(list(dict.fromkeys(wanted)), store, workers, watch)
-
-
-def _with_finish(given: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
-    """Return the problem and its finish from an element of ``problems``."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
-        return GemmProblem.of(given[0]), given[1]
-    return GemmProblem.of(given), None
 
 
 def build(
@@ -131,11 +128,9 @@ def build(
     uses; arguments and errors as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     compiled = KernelStore(folder)
-    missing = [
-        kernel
-        for kernel in kernels
-        if compiled.report(kernel) is None and (store is not None or shipped(kernel) is None)
-    ]
+    missing = [kernel for kernel in kernels if compiled.report(kernel) is None]
+    if store is None:
+        missing = [kernel for kernel in missing if shipped(kernel) is None]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
     compiled.prepare()
@@ -146,14 +141,12 @@ def build(
         for done, kernel in enumerate(missing, 1):
             built = pool.result(kernel)
             if built.status != "ok":
-                failed[str(kernel.config if isinstance(kernel, KernelId) else kernel)] = (
-                    f"{built.status.replace('_', ' ')}: {built.reason}"
-                )
+                name = str(kernel.config if isinstance(kernel, KernelId) else kernel)
+                failed[name] = f"{built.status.replace('_', ' ')}: {built.reason}"
             watch(done, len(missing))
     finally:
         pool.close()
     if len(failed) == len(kernels):
-        raise RuntimeError(
-            f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}"
-        )
+        reason = next(iter(failed.values()))
+        raise RuntimeError(f"none of {len(kernels)} kernels could be compiled; the first: {reason}")
     return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)
