@@ -182,8 +182,9 @@ def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple
 
 def ending(code: int | None) -> str:
     """Describe a process's end in two or three words, from its exit code."""
-    if code is not None and -code in iter(signal.Signals):
-        return f"signal {signal.Signals(-code).name}"
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):  # a signal without a name
+            return f"signal {signal.Signals(-code).name}"
     return f"exit code {code}"
 
 

@@ -39,9 +39,7 @@ class PerStream(Generic[T]):
     """
 
     def __init__(
-        self,
-        make: Callable[[int, tuple[int, ...]], T],
-        capture: Callable[[int, tuple[int, ...]], T] | None = None,
+        self, make: Callable[[int, tuple[int, ...]], T], capture: Callable[[int, tuple[int, ...]], T] | None = None
     ) -> None:
         self._make, self._capture = make, capture or make
         self._lock = threading.Lock()

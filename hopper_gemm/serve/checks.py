@@ -95,16 +95,16 @@ def check_call(call: Call) -> None:
         rows = "w_gate_up must have as many rows of the gate as of up"
         raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
     if a.dtype != b.dtype:
-        raise MixedTypesError(_types(call))
+        raise MixedTypesError(wrong_types(call))
     if a.device != b.device:
         both = " and ".join(OPERANDS[kind])
         raise MisfitError(f"{both} must be on one device but are on {a.device} and {b.device}")
     if call.out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
-    if call.out is not None:
-        _check_out(call.out, call)
-    if call.bias is not None or call.activation or call.residual is not None:
-        _check_finish(call)
+    if call.activation:
+        Finish(activation=call.activation)  # refuses another name
+    if call.out is not None or call.bias is not None or call.residual is not None:
+        _check_given(call)
 
 
 def _misfit(call: Call) -> str:
@@ -121,30 +121,22 @@ def _misfit(call: Call) -> str:
     return f"{left} and {right} must be {wanted} but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}"
 
 
-def _check_out(out: torch.Tensor, call: Call) -> None:
-    (shape, _), operand = output_of(call), call.a
-    allowed = (operand.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
-    if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
-        sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        raise MisfitError(
-            f"out must be ({sizes}) {' or '.join(map(str, allowed))} on {operand.device} "
-            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
-        )
-
-
-def _check_finish(call: Call) -> None:
-    Finish(activation=call.activation or "")  # refuses another name
-    x, (shape, kind) = call.a, output_of(call)
-    for name, tensor, sizes, dtype in (
-        ("bias", call.bias, shape[-1:], x.dtype),
-        ("residual", call.residual, shape, kind),
+def _check_given(call: Call) -> None:
+    """Refuse an output, a bias or a residual that does not fit the product."""
+    x, (shape, dtype) = call.a, output_of(call)
+    out_types = (x.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
+    for name, tensor, sizes, types in (
+        ("out", call.out, shape, out_types),
+        ("bias", call.bias, shape[-1:], (x.dtype,)),
+        ("residual", call.residual, shape, (dtype,)),
     ):
         if tensor is None:
             continue
-        alike = tensor.dim() == len(sizes) and (tensor.dtype, tensor.device) == (dtype, x.device)
-        if not alike or tuple(tensor.shape) != sizes:
+        fits = tensor.dim() == len(sizes) and tensor.dtype in types and tensor.device == x.device
+        if not fits or tuple(tensor.shape) != sizes:
             given = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-            raise MisfitError(f"{name} must be {sizes} {dtype} on {x.device} but is {given}")
+            wanted = f"{sizes} {' or '.join(map(str, types))} on {x.device}"
+            raise MisfitError(f"{name} must be {wanted} but is {given}")
 
 
 def check_rows(residual: torch.Tensor) -> None:
@@ -190,17 +182,11 @@ def check_supported(call: Call) -> None:
             kind = "nested" if tensor.is_nested else str(tensor.layout)
             raise UnsupportedTypeError(f"{name} must be a dense tensor but is {kind}; take its .to_dense()")
     if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(call))
+        raise UnsupportedTypeError(wrong_types(call))
     check_device(call.a.device)
 
 
-def check_type(call: Call) -> None:
-    """Refuse an element type that the kernel does not have."""
-    if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(call))
-
-
-def _types(call: Call) -> str:
+def wrong_types(call: Call) -> str:
     """What is wrong with the types of operands, and the fix."""
     both = "a and b must both be bfloat16 or both float16"
     if call.kind not in ("mm", "bmm") and call.a.dtype != call.b.dtype:

@@ -99,20 +99,14 @@ class Launch(NamedTuple):
 
 
 class Launches:
-    """The launches of this process. Thread-safe.
-
-    Attributes:
-        native: the extension, whose functions take the arguments of ours and return None where they know no launch;
-            None where it was not built.
-        table: launches by the key of their call, those of aligned addresses first.
-        most: keys kept at most; beyond it all are dropped.
-        most_alike: launches kept at most for one key.
-    """
+    """The launches of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self.native: Any = None
+        """The extension, whose functions take our arguments and return None for an unknown call; None if not built."""
         self.table: dict[Any, tuple[Launch, ...]] = {}
-        self.most, self.most_alike = 4096, 16
+        """By the key of their call, those of aligned addresses first."""
+        self.most, self.most_alike = 4096, 16  # keys, beyond which all are dropped, and launches of a key
         self._settings: dict[tuple[Any, ...], int] = {}
         self._ids, self._lock = itertools.count(), threading.Lock()
 
@@ -264,7 +258,7 @@ def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
 
 
 def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, extents: tuple[int, ...]) -> bool:
-    """Return True if an output that begins there may share memory with what is added; it may be the whole residual."""
+    """Return True if an output that begins there may share memory with the bias or a part of the residual."""
     _, _, extent_bias, extent_residual, size = extents
     if bias is not None and -size < begin - bias.data_ptr() < extent_bias:
         return True

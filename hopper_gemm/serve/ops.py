@@ -5,13 +5,8 @@ those of :mod:`hopper_gemm.serve.transforms`; all else follows from the :class:`
 arguments make. ``mm_out`` and ``linear_out`` write ``out``, return nothing and have no gradient.
 
 On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.launches`). On a CPU they run a reference, products and all
-that follows in fp32, rounded once, with which a model and its gradients can be tested where there is no GPU. Fake
-tensors, and so torch.compile and torch.export, see shapes and types; sizes may be symbolic.
-
-Gradients and tangents (:mod:`hopper_gemm.serve.transforms.gradients`) are products of the kernel too, each read in
-place from the matrices as they lie, in the operands' type, accumulated in fp32. Those of a batch-invariant product
-follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and has the same bits in every
-run with the same m. The bias's gradient is summed in fp32. Within ``torch.autocast`` operands are cast to its type.
+that follows in fp32, rounded once, with which a model and its gradients can be tested without a GPU. Fake tensors, and
+so torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -43,7 +38,16 @@ from hopper_gemm.serve.call import (
     output_of,
     transformed,
 )
-from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
+from hopper_gemm.serve.checks import (
+    DTYPES,
+    PLAIN,
+    UnsupportedTypeError,
+    check_apart,
+    check_call,
+    check_rows,
+    refuse_foreign,
+    wrong_types,
+)
 from hopper_gemm.serve.reference import by_torch, falls_back, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
@@ -116,7 +120,8 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 def _checked_call(name: str, *given: Any, **named: Any) -> Call:
     call = call_of(name, *given, **named)
     check_call(call)
-    check_type(call)
+    if call.a.dtype not in DTYPES:
+        raise UnsupportedTypeError(wrong_types(call))
     return call
 
 

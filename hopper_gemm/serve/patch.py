@@ -121,14 +121,8 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
 
 @dataclass(frozen=True)
 class PatchedLayer:
-    """What was decided about a layer.
-
-    Args:
-        name: of the layer in its model.
-        summary: its class and weight.
-        replaced: True if it multiplies by our kernel.
-        why: the reason.
-    """
+    """What was decided about a layer: its name in the model, its class and weight, whether it multiplies by our kernel,
+    and why."""
 
     name: str
     summary: str
@@ -138,12 +132,8 @@ class PatchedLayer:
 
 @dataclass
 class Patch:
-    """What :func:`patch` did to a model; printable.
-
-    Args:
-        layers: all layers that are a ``torch.nn.Linear`` or derived from it, with the reason.
-        modules: those that are replaced; none after :meth:`undo`.
-    """
+    """What :func:`patch` did to a model; printable. All layers that are a ``torch.nn.Linear`` or derived from it, and
+    the modules that are replaced; none after :meth:`undo`."""
 
     layers: tuple[PatchedLayer, ...]
     modules: tuple[torch.nn.Linear, ...]
@@ -193,20 +183,15 @@ def patch(
 ) -> Patch:
     """Let the ``torch.nn.Linear`` layers of a model multiply by our kernel where it pays.
 
-    A layer runs :func:`hopper_gemm.linear`: one launch, whose epilogue adds a bias to the fp32 sum before the one
-    rounding.
+    A replaced layer runs :func:`hopper_gemm.linear`, and stays the same object with the same parameters: optimizers,
+    hooks, state_dict, DDP and tied weights see no difference. A call goes to torch where torch.mm was measured to be
+    faster for its number of rows, and where the kernel cannot run, as on a CPU, unless :func:`hopper_gemm.fallback`
+    says ``"never"``; so does what ``torch.nn.functional.linear`` runs or refuses in its own way.
 
-    A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
-    see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
-    goes to torch where torch.mm was measured to be faster for its number of rows, and where the kernel cannot run, as
-    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. What ``torch.nn.functional.linear`` runs or refuses
-    in its own way (types that differ, a weight of a class that overrides it) goes to it.
-
-    A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
-    if nothing is known about it and its operands would be copied at each call; if its type is not supported; or if
-    other code runs in the place of its class's ``forward``: one of its own class or set on the instance, TorchScript,
-    ``torch.nn.MultiheadAttention`` and the fast path of ``torch.nn.TransformerEncoderLayer``, which read the weight. A
-    layer of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
+    A layer is left as it is if its tuned entries show torch.mm to be faster, in the geometric mean; if it is untuned
+    and its operands would be copied at each call; if its type is not supported; or if other code runs in the place of
+    its class's ``forward``, such as TorchScript or ``torch.nn.MultiheadAttention``, which reads the weight. Another
+    untuned layer is replaced: time it before by :func:`hopper_gemm.warmup`.
 
     Args:
         model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.
@@ -215,8 +200,7 @@ def patch(
         tokens: rows of the activations that count; by default all that have an entry.
         main_grad: True: the gradient of a weight of bf16 or fp16 is added, unrounded, to ``weight.main_grad``, an fp32
             tensor of the weight's shape that the caller sets, and zeroes; ``weight.grad`` stays as it is, and hooks of
-            the weight's gradient are not called. Where the layer suits the kernel, the product and the sum are one
-            launch, in place. For eager code; torch.compile leaves such layers to it.
+            the weight's gradient are not called. For eager code.
 
     Returns:
         What was replaced and why; print it, or undo it.
@@ -291,7 +275,8 @@ def _hidden(module: Any) -> str:
 
 def _decided(name: str, module: Any, batch_invariant: bool, tokens: Collection[int], hidden: str) -> PatchedLayer:
     """Decide on a layer; ``hidden`` is why its forward would not run, if so."""
-    weight, summary = getattr(module, "weight", None), type(module).__name__
+    weight: Any = getattr(module, "weight", None)
+    summary = type(module).__name__
     with suppress(AttributeError, RuntimeError):  # no weight, or not yet initialised
         summary = f"{summary} {tuple(weight.shape)} {weight.dtype}"
     if hidden:

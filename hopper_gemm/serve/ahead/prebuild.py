@@ -25,15 +25,9 @@ from hopper_gemm.serve import EXTENSION
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """The kernels compiled ahead.
-
-    Args:
-        kernels: that serve the problems, or of the menu; one kernel may serve several problems.
-        compiled: how many of them were not in the store before.
-        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too. If none
-            could, :func:`prebuild` raises.
-        extension: True if the extension of torch is there; without it, calls take longer on the host.
-    """
+    """Number of kernels that serve the problems, or of the menu; how many of them were compiled now; those that could
+    not be, as config, with the reason; and whether the extension of torch is there, without which calls take longer on
+    the host."""
 
     kernels: int
     compiled: int
@@ -53,16 +47,15 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every problem that nobody tuned. With none of them only the extension of torch is compiled, which takes
-    some twenty seconds where it is missing, and a C++ compiler; processes that start afterwards use it.
+    it picks for every untuned problem. Without arguments only the extension of torch is compiled, in some twenty
+    seconds by a C++ compiler, for processes that start afterwards.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
 
     Args:
-        problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
-            contiguous along k.
-            With a finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
+        problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
+            finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
             most.
@@ -71,7 +64,7 @@ def prebuild(
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
         store: folder of compiled kernels, and nothing but kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
-        watch: told after each kernel how many are done, and of how many.
+        watch: called after each kernel with the number that are done, and the number of all.
 
     Raises:
         ValueError: sizes that are no problem, another context, or no element type or layouts.

@@ -61,9 +61,8 @@ def warmup(
     picks of the model, and keep the fastest in the user's own table.
 
     Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
-    ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
-    all cores, by processes that do not run the caller's script again, as is the extension of torch, for processes that
-    start afterwards.
+    ``hopper-gemm tune`` comes before it and replaces it. What is not in the store is compiled first, as by
+    :func:`hopper_gemm.prebuild`, the extension of torch too.
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
     rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second.

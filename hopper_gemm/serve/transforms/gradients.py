@@ -2,7 +2,9 @@
 
 Gradients: dA = dC Bt; dB, which lies as B does, At dC or the transpose of dCt A. They have the operands' type, and so
 has the incoming gradient of an fp32 output. Tangents: dC = dA B + A dB, summed in fp32 and rounded once. What is before
-a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again.
+a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again. Those of a
+batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and
+has the same bits in every run with the same m. The bias's gradient is summed in fp32.
 """
 
 from __future__ import annotations
@@ -37,26 +39,21 @@ def _save_product(ctx: Any, call: Call) -> None:
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """Return the gradients of a product; that of ``b`` lies as ``b`` does, so that a layer's weight needs no copy."""
+    """Return the gradients of a product of matrices or of batches; that of a matrix ``b`` lies as ``b`` does, so that a
+    layer's weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else ways.mm(gradient, b.t(), None, rule)
+    batches = gradient.dim() == 3
+    of_a = None if b is None else (OPS.bmm if batches else ways.mm)(gradient, b.mT, None, rule)
     if a is None:
         return of_a, None
+    if batches and not ctx.one_matrix:
+        return of_a, OPS.bmm(a.mT, gradient, None, rule)
+    if batches:
+        a, gradient = folded(a), folded(gradient)
     if ctx.by_columns:
         return of_a, ways.mm(gradient.t(), a, None, rule).t()
     return of_a, ways.mm(a.t(), gradient, None, rule)
-
-
-def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    a, b = ctx.saved_tensors
-    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else OPS.bmm(gradient, b.mT, None, rule)
-    if a is None:
-        return of_a, None
-    if ctx.one_matrix:
-        return of_a, ways.mm(folded(a).t(), folded(gradient), None, rule)
-    return of_a, OPS.bmm(a.mT, gradient, None, rule)
 
 
 def _save_layer(ctx: Any, call: Call) -> None:
@@ -164,5 +161,5 @@ DERIVATIVES = {
     "mm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.mm, *given)),
     "linear": Derivative(_save_layer, _of_layer, _tangent_of_layer),
     "swiglu": Derivative(lambda ctx, call: ctx.save_for_backward(call.a, call.b), _of_gated, _tangent_of_gated),
-    "bmm": Derivative(_save_product, _of_batches, lambda *given: _products(OPS.bmm, *given)),
+    "bmm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.bmm, *given)),
 }
