@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.ideas import in_turns, sizes
 from docs.generate.todays_code import code_columns
-from hopper_gemm.compiler.padding import load_any
+from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem

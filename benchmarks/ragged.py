@@ -25,7 +25,7 @@ import torch
 
 from docs.generate.todays_code import code_columns
 from hopper_gemm import matmul
-from hopper_gemm.compiler.padding import PADDED, PaddedKernel, load_any
+from hopper_gemm.compiler.padded import PADDED, PaddedKernel, load_any
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, default_store
 from hopper_gemm.model.kernel import Kernel

@@ -60,7 +60,7 @@ _SERVED = {
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.ahead.warmup",
 }
-"""Imported when first asked for, since some bring torch and the DSL along."""
+"""Imported at first use, since some bring torch and the DSL along."""
 
 
 def __dir__() -> list[str]:
@@ -72,6 +72,6 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
         module = import_module(_SERVED[name])
-        found = globals()[name] = getattr(module, name, module)
-        return found
+        value = globals()[name] = getattr(module, name, module)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ import pytest
 from hopper_gemm.cli import app, doctor, machine
 from hopper_gemm.cli.doctor import MachineFinding, examine
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
-from hopper_gemm.compiler import shared
+from hopper_gemm.compiler import extension
 from hopper_gemm.compiler.extension import extension_name
 from hopper_gemm.model.roofline import CHIPS, SXM, Chip
 from hopper_gemm.serve import EXTENSION
@@ -154,7 +154,7 @@ def test_what_torch_was_built_for_is_read_from_its_file(monkeypatch, tmp_path, t
 @pytest.mark.parametrize("compiler", [True, False])
 def test_an_extension_of_torch_that_is_not_there_is_a_note_with_what_makes_it(monkeypatch, tmp_path, compiler):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(shared, "FOLDER", tmp_path)
+    monkeypatch.setattr(extension, "FOLDER", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: name if compiler else None)
     one = judged()["extension of torch"]
     assert (one.mark, "hopper_gemm.prebuild()" in one.fix, "install a C++ compiler" in one.fix) == (

@@ -37,13 +37,8 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to a request.
-
-    Args:
-        kind: ``"answer"``; ``"raised"``: the handler did; ``"died"``: the process did; ``"timeout"``: it was killed.
-        value: the handler's answer.
-        error: one line on what went wrong.
-    """
+    """The reply to a request: the handler's answer as ``value``; or what went wrong as ``error``, in one line. The
+    handler raised, the process died, or it was killed at its time-out."""
 
     kind: Literal["answer", "raised", "died", "timeout"]
     value: Any = None
@@ -103,7 +98,7 @@ class Child:
 
     @property
     def waits(self) -> list[Any]:
-        """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`poll` has a reply."""
+        """Handle for :func:`multiprocessing.connection.wait`, ready when :meth:`poll` has a reply."""
         return [] if self.deadline is None or self._connection is None else [self._connection]
 
     def poll(self) -> Reply | None:
@@ -120,8 +115,7 @@ class Child:
                 return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
             kind, payload = connection.recv()
         except (EOFError, OSError):
-            process = self._process
-            if process is None:  # closed by another thread
+            if (process := self._process) is None:  # closed by another thread
                 return Reply("died", error="the process was closed")
             process.join(5)
             end = ending(process.exitcode)
@@ -142,9 +136,8 @@ class Child:
 
     def close(self) -> None:
         """Kill the process with all that it started, if there is one."""
-        process, self._process = self._process, None
-        connection, self._connection = self._connection, None
-        self.deadline = None
+        process, connection = self._process, self._connection
+        self._process = self._connection = self.deadline = None
         if process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -158,9 +151,9 @@ class Child:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """While this thread starts a process: the standard library does not have it run the caller's ``__main__`` again,
-    which it does for what a script defines. A script without a guard would run once more in each process, and one from
-    stdin cannot."""
+    """Context in which a process that this thread starts does not run the caller's ``__main__`` again, as the standard
+    library has it do for what a script defines: a script without a guard would run in each process, and a script from
+    stdin cannot run."""
     with _STARTING:
         whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
 
@@ -177,12 +170,8 @@ def _without_main() -> Iterator[None]:
 
 def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple[Any, Connection]:
     """Start a process, which does not run the caller's ``__main__``; return it and the parent's end of its pipe.
-
-    Args:
-        target: a function of a module; it is called with its end of the pipe, then the arguments.
-        arguments: picklable, of classes of modules.
-        options: of the process: its name, and whether it is a daemon.
-    """
+    ``target``, a function of a module, is called with its end of the pipe, then the arguments, which are pickled;
+    ``options`` are the process's: its name, and whether it is a daemon."""
     line, far = CONTEXT.Pipe()
     process = CONTEXT.Process(target=target, args=(far, *arguments), **options)
     with _without_main():
@@ -193,19 +182,16 @@ def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple
 
 def ending(code: int | None) -> str:
     """Describe a process's end in two or three words, from its exit code."""
-    with contextlib.suppress(ValueError):
-        if code is not None and code < 0:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):  # a signal without a name
             return f"signal {signal.Signals(-code).name}"
     return f"exit code {code}"
 
 
 def settle_in(log: Path | None = None, by_main: bool = True) -> None:
-    """Set up a spawned process: it ignores Ctrl-C, ends with its parent, and then ends the processes it started.
-
-    Args:
-        log: file that takes what it prints.
-        by_main: True if the parent's main thread started it; Linux sends the signal when the starting thread ends.
-    """
+    """Set up a spawned process: it ignores Ctrl-C, ends with its parent, and then ends the processes it started. A log
+    takes what it prints. ``by_main``: the parent's main thread started it; Linux sends the signal of a parent's death
+    when the starting thread ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

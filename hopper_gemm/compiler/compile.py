@@ -50,12 +50,7 @@ def compile_kernel(
     Args:
         kernel: a legal kernel.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES` or ``FP8_DTYPES``.
-        layouts: the contiguous axis of A, then of B.
-        observer: class of an observer that writes readings, as module:name; see
-            :class:`hopper_gemm.kernel.observer.Observer`.
-        finish: what the epilogue does before it rounds.
-        scattered: True if the rows of C may start anywhere; threads then store it.
-        promote: elements of k from one promotion of FP8 sums to the next; 0 for none.
+        layouts, observer, finish, scattered, promote: as :class:`hopper_gemm.compiler.store.KernelId` says.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.

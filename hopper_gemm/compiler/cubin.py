@@ -61,10 +61,7 @@ class CubinReport:
 
 
 def read_cubin(cubin: bytes) -> CubinReport:
-    """Read the one kernel of a cubin.
-
-    Args:
-        cubin: the file's bytes.
+    """Read the only kernel of a cubin.
 
     Raises:
         ValueError: not a 64-bit ELF file, or not exactly one kernel in it.
@@ -95,8 +92,8 @@ def _sections(elf: bytes) -> Iterator[tuple[str, bytes]]:
     table = headers[names][4]
     for name, kind, _, _, start, length, *_ in headers:
         end = elf.index(b"\0", table + name)
-        no_bits = 8
-        yield elf[table + name : end].decode(), b"" if kind == no_bits else elf[start : start + length]
+        no_bits = kind == 8  # SHT_NOBITS
+        yield elf[table + name : end].decode(), b"" if no_bits else elf[start : start + length]
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, int]]:

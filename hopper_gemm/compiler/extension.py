@@ -1,21 +1,28 @@
 """An extension of torch in C++: compiled by the system's compiler for one torch and one Python, and loaded.
 
 Compiling takes some twenty seconds, so that it is done ahead, never within a call. The library is kept in the user's
-cache (:mod:`hopper_gemm.compiler.shared`), by the source, the build of torch, TVM-FFI and the Python. Neither torch nor
-TVM-FFI is imported but to load it.
+cache, by the source, the launch's arguments, the build of torch, TVM-FFI and the Python. Neither torch nor TVM-FFI is
+imported but to load it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import shutil
+import subprocess
 import sys
 import sysconfig
+import tempfile
 from importlib.machinery import ExtensionFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from hopper_gemm.compiler.shared import compiled, kept_library, library_name
+from hopper_gemm.compiler.abi import DEFINITIONS
+from hopper_gemm.compiler.store import FOLDER, default_store, trusted
+from hopper_gemm.model.tuned import replace_file
 
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -23,14 +30,11 @@ COMPILERS = ("c++", "g++", "clang++")
 def extension_name(source: Path) -> str | None:
     """Name of the file of a source's library for this Python and what is installed; None without torch or TVM-FFI."""
     try:
-        built_for = (
-            (_folder("torch") / "version.py").read_text(),
-            version("apache-tvm-ffi"),
-            sys.implementation.cache_tag,
-        )
+        torch, tvm_ffi = (_folder("torch") / "version.py").read_text(), version("apache-tvm-ffi")
     except (OSError, PackageNotFoundError):
         return None
-    return library_name(source, "\n".join(built_for))
+    built_for = "\n".join((*DEFINITIONS, torch, tvm_ffi, str(sys.implementation.cache_tag)))
+    return f"{source.stem}-{hashlib.sha256(built_for.encode() + source.read_bytes()).hexdigest()[:32]}.so"
 
 
 def extension_of(source: Path, build: bool = False) -> Path | None:
@@ -42,20 +46,40 @@ def extension_of(source: Path, build: bool = False) -> Path | None:
         build: make it where there is none; it needs a C++ compiler and the headers of Python.
     """
     name = extension_name(source)
-    return None if name is None else kept_library(name, lambda: built_extension(source) if build else None)
+    if name is None or (FOLDER / name).is_file():
+        return None if name is None else FOLDER / name
+    kept = default_store().parent / "libraries" / name
+    with contextlib.suppress(OSError):  # a StoreError too
+        if not kept.is_file():
+            made = built_extension(source) if build else None
+            if made is None:
+                return None
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(kept, made, 0o600)
+        trusted(kept.parent.stat(), kept.parent)
+        trusted(kept.stat(), kept)
+        return kept
+    return None
 
 
 def built_extension(source: Path) -> bytes | None:
     """A source as an extension of this torch and this Python; None without a compiler, or where it fails."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     try:
         torch, tvm_ffi = _folder("torch"), _folder("tvm_ffi")
     except OSError:
         return None
-    headers = sysconfig.get_path("include"), torch / "include", tvm_ffi / "include"
+    if compiler is None:
+        return None
     api = torch / "include/torch/csrc/api/include"
+    headers = [f"-I{folder}" for folder in (sysconfig.get_path("include"), torch / "include", tvm_ffi / "include", api)]
+    flags = "-O2", "-shared", "-fPIC", "-std=c++20", "-fvisibility=hidden", "-s", *DEFINITIONS, *headers
     libraries = f"-L{torch / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10"
-    flags = "-std=c++20", "-fvisibility=hidden", "-s", *(f"-I{folder}" for folder in (*headers, api))
-    return compiled(COMPILERS, source, *flags, *libraries)
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+        made = Path(scratch) / "made.so"
+        command = [compiler, *flags, "-o", str(made), str(source), *libraries]
+        run = subprocess.run(command, capture_output=True, check=False)
+        return made.read_bytes() if run.returncode == 0 else None
 
 
 def load_extension(library: Path) -> ModuleType | None:

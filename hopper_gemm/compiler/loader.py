@@ -54,14 +54,8 @@ class IllegalConfigError(ValueError):
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """A launchable kernel.
-
-    Args:
-        config: the resolved kernel, launch arguments included.
-        report: its resources.
-        launcher: the compiled host function.
-        clusters: clusters that can be resident at once on this GPU.
-    """
+    """A launchable kernel: the resolved config, launch arguments included, its resources, the compiled host function,
+    and the clusters that can be resident at once on this GPU."""
 
     config: Kernel
     report: CubinReport
@@ -87,9 +81,9 @@ class LoadedKernel:
 
         Args:
             a, b, out: as :mod:`hopper_gemm.compiler.abi` declares them, contiguous as the problem's layouts say.
-            finish: of a kernel with one its bias, residual and scale, None for each that it lacks.
+            finish: bias, residual and scale of a kernel with a finish, None for each that it lacks.
             scales: of a kernel with scales those of A and of B, fp32.
-            readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long; None for others.
+            readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long.
         """
         sums = words = None
         if not self.repeatable:
@@ -120,13 +114,8 @@ class LoadedKernel:
 
 @lru_cache(maxsize=4096)
 def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, int]:
-    """Floats and 32-bit words that a launch needs; see :mod:`hopper_gemm.kernel.sums.workspace`.
-
-    Args:
-        config: the resolved kernel.
-        m, n: of the output.
-        clusters: that can be resident at once.
-    """
+    """Floats and 32-bit words that a launch with an (m, n) output needs; see
+    :mod:`hopper_gemm.kernel.sums.workspace`."""
     tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares
@@ -137,11 +126,8 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
-    """Return the kernel's report; compile the kernel into the store if it is missing there.
-
-    Raises:
-        OSError: the store cannot be written, or not be trusted; the message gives the fix.
-    """
+    """Return the kernel's report; compile the kernel into the store if it is missing there. Raises as
+    :meth:`KernelStore.put`."""
     report = store.report(kernel)
     if report is None:
         store.prepare()
@@ -180,11 +166,11 @@ def load(
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
         finish: what the epilogue does before it rounds; the kernel's call then takes what is added too.
-        scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
+        scattered: whether rows of C may start anywhere; None: as a contiguous C needs.
 
     Returns:
-        The kernel, loaded for the current device. TMA must reach its operands; see
-        :func:`hopper_gemm.compiler.padding.load_any` for others.
+        The kernel, loaded for the current device. TMA must reach its operands, or see
+        :func:`hopper_gemm.compiler.padded.load_any`.
 
     Raises:
         IllegalConfigError: some rule refuses the config, the problem or the finish.
@@ -204,21 +190,18 @@ def load(
 def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, Any]:
     """A binary's report and its launcher, from the store, from the package, or compiled now."""
     kernels = KernelStore(store or default_store())
-    object_file = kernels.object_file(kernel)
     with LOADING:
         if store is None and kernels.report(kernel) is None and (ready := shipped(kernel)) is not None:
             with contextlib.suppress(RuntimeError):  # as it is where the package cannot be used as it was made
-                return ready.report, launcher_of(ready.library)
+                return ready[0], launcher_of(ready[1])
         try:
-            return compile_into(kernels, kernel), launcher_of(object_file)
+            return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
         except UnwritableError as error:
             kernels = KernelStore(Path(_stand_in(str(error)).name))
-            return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
         except Exception:
-            if object_file.is_file():
-                raise
-            # Another process cleared the store between look-up and loading.
-            return compile_into(kernels, kernel), launcher_of(object_file)
+            if kernels.object_file(kernel).is_file():
+                raise  # else another process cleared the store between look-up and loading
+        return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
 
 
 @cache
@@ -226,11 +209,13 @@ def launcher_of(object_file: Path) -> Any:
     """The launcher in an object file with its device code, from the shared library beside it where there is one; else
     the DSL links it now."""
     library = object_file.with_suffix(".so")
-    if object_file == library:
-        return load_shared(library, FUNCTION)
     if library.is_file():
-        with contextlib.suppress(RuntimeError):  # the DSL is no longer where it was when the library was made
+        try:
             return load_shared(library, FUNCTION)
+        except RuntimeError:
+            if object_file == library:
+                raise
+            # the DSL is no longer where it was when the library was made
     from cutlass import cute
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]

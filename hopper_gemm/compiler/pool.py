@@ -19,13 +19,8 @@ COMPILE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Built:
-    """The result of compiling a kernel.
-
-    Args:
-        status: ``"ok"``, ``"spilled"``, ``"compile_error"`` or ``"timeout"``.
-        reason: one line if the status is not ok, or if the kernel spills and may.
-        report: the kernel's resources, if it was compiled.
-    """
+    """The result of compiling a kernel: its resources, if it was compiled, and one line of reason if the status is not
+    ok, or if the kernel spills and may."""
 
     status: Literal["ok", "spilled", "compile_error", "timeout"]
     reason: str = ""
@@ -107,7 +102,7 @@ class CompilePool:
 
     @property
     def waits(self) -> list[Any]:
-        """Handles for :func:`multiprocessing.connection.wait`; one is ready when :meth:`pump` has work."""
+        """Handles for :func:`multiprocessing.connection.wait`; some is ready when :meth:`pump` has work."""
         return [handle for child in self._busy.values() for handle in child.waits]
 
     def built(self, kernel: AnyId) -> Built | None:

@@ -21,12 +21,8 @@ SM."""
 
 
 def resident_clusters(size: int) -> int:
-    """Clusters of ``size`` CTAs that the current device runs at once, one CTA an SM.
-
-    A persistent launch of more clusters would run the rest as a second wave, in twice the time.
-
-    Args:
-        size: CTAs of a cluster, 1 to 8.
+    """Clusters of ``size`` CTAs, 1 to 8, that the current device runs at once, one CTA an SM. A persistent launch of
+    more clusters would run the rest as a second wave, in twice the time.
 
     Raises:
         RuntimeError: the driver refuses the query.
@@ -48,13 +44,8 @@ def memory_rate() -> float:
     torch.cuda.init()
     board = _checked(driver.cuDeviceGet(torch.cuda.current_device()))
     attributes = driver.CUdevice_attribute
-    bits, khz = (
-        int(_checked(driver.cuDeviceGetAttribute(what, board)))
-        for what in (
-            attributes.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
-            attributes.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
-        )
-    )
+    bits = int(_checked(driver.cuDeviceGetAttribute(attributes.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, board)))
+    khz = int(_checked(driver.cuDeviceGetAttribute(attributes.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, board)))
     return copied(bits, khz * 1e3) or hopper.HBM_BYTES_PER_SECOND
 
 

@@ -1,4 +1,4 @@
-"""Shared libraries: of compiled kernels, loaded in a quarter of a millisecond without importing the DSL, and of C++.
+"""Shared libraries of compiled kernels, loaded in a quarter of a millisecond without importing the DSL.
 
 The DSL links an object file in memory at each load, and importing it takes a second. A shared library made once by the
 system's linker needs only TVM-FFI and the DSL's runtime library, whose path it holds.
@@ -6,21 +6,13 @@ system's linker needs only TVM-FFI and the DSL's runtime library, whose path it 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from hopper_gemm.compiler.abi import DEFINITIONS
-from hopper_gemm.compiler.store import FOLDER, default_store, trusted
-from hopper_gemm.model.tuned import replace_file
 
 RUNTIME = "libcute_dsl_runtime.so"
 
@@ -58,63 +50,11 @@ def load_shared(library: Path, function: str) -> Any:
     try:
         return tvm_ffi.load_module(str(library))[function]
     except RuntimeError:
-        if not _runtime_loaded():
+        spec = find_spec("nvidia_cutlass_dsl")
+        roots = [] if spec is None else spec.submodule_search_locations or []
+        paths = (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12"))
+        runtime = next((path for path in paths if path.is_file()), None)
+        if runtime is None:
             raise
+        ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # a library that needs it by name finds it now
         return tvm_ffi.load_module(str(library))[function]
-
-
-@cache
-def _runtime_loaded() -> bool:
-    """Load the DSL's runtime library, that for CUDA 13 before that for 12, without importing the DSL; return True if
-    there is one. A library that needs it by name finds it by then."""
-    spec = find_spec("nvidia_cutlass_dsl")
-    roots = [] if spec is None else spec.submodule_search_locations or []
-    places = (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12"))
-    runtime = next((path for path in places if path.is_file()), None)
-    if runtime is None:
-        return False
-    ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
-    return True
-
-
-def kept_library(name: str, make: Callable[[], bytes | None]) -> Path | None:
-    """A shared library by its name: that of the package, else that in the user's cache, else made now. None where there
-    is none of these, or where others may write to that cache.
-
-    Args:
-        name: of the file.
-        make: makes it; None where it cannot.
-    """
-    kept = default_store().parent / "libraries" / name
-    if (FOLDER / name).is_file():
-        return FOLDER / name
-    with contextlib.suppress(OSError):  # a StoreError too
-        if not kept.is_file():
-            made = make()
-            if made is None:
-                return None
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(kept, made)
-        trusted(kept.parent.stat(), kept.parent)
-        trusted(kept.stat(), kept)
-        return kept
-    return None
-
-
-def library_name(source: Path, version: str) -> str:
-    """Name of the file of a source's library, by its content, the launch's arguments and the version of what it is
-    compiled for."""
-    parts = " ".join(DEFINITIONS).encode() + version.encode() + source.read_bytes()
-    return f"{source.stem}-{hashlib.sha256(parts).hexdigest()[:32]}.so"
-
-
-def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | None:
-    """A source as a shared library, by the first compiler that there is; None without one, or where it fails."""
-    compiler = next(filter(None, map(shutil.which, compilers)), None)
-    if compiler is None:
-        return None
-    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
-        made = Path(scratch) / "made.so"
-        command = [compiler, "-O2", "-shared", "-fPIC", *DEFINITIONS, "-o", str(made), str(source), *options]
-        run = subprocess.run(command, capture_output=True, check=False)
-        return made.read_bytes() if run.returncode == 0 else None

@@ -27,14 +27,12 @@ import os
 import platform
 import re
 import stat
-import tempfile
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model import hopper
@@ -64,8 +62,8 @@ FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
 FUNCTION = "hopper_gemm"
 """Name of the launcher in an object file."""
 
-ENTRY = re.compile(r"[0-9a-f]{32}\.(json|o|so)")
-"""Beginning of the name of an entry's file; a half-written file has a further suffix."""
+ENTRY = re.compile(r"\.?[0-9a-f]{32}\.(json|o|so)")
+"""Beginning of the name of an entry's file; a half-written file begins with a dot and has a further suffix."""
 
 
 class StoreError(PermissionError):
@@ -86,9 +84,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class KernelId:
-    """Key of one binary: a resolved kernel at default launch arguments, a type, a layout, the observer, if any, as
-    module:name, the finish, if any, whether threads store C, whose rows then need not start at multiples of 16
-    bytes, and the elements of k from one promotion of FP8 sums to the next."""
+    """Key of one binary: a resolved kernel at default launch arguments, types, layouts, an observer as module:name, a
+    finish, whether threads store C, whose rows then need not start at multiples of 16 bytes, and the elements of k from
+    one promotion of FP8 sums to the next."""
 
     config: Kernel
     dtype: str
@@ -106,12 +104,8 @@ class KernelId:
         finish: Finish | None = None,
         scattered: bool | None = None,
     ) -> KernelId:
-        """The binary that serves a config on a problem; configs that differ only at launch share it.
-
-        Args:
-            config, problem, observer, finish: as for :func:`hopper_gemm.compiler.loader.load`.
-            scattered: whether rows of C may start anywhere; None: as a contiguous C asks.
-        """
+        """The binary that serves a config on a problem; configs that differ only at launch share it. Arguments as of
+        :func:`hopper_gemm.compiler.loader.load`."""
         if scattered is None:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
@@ -121,8 +115,8 @@ class KernelId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        kernel = {**asdict(self), "builder": self.config.builder}
-        return _entry_digest(kernel, source_digest(self.config.builder, self.observer))
+        builder = self.config.builder
+        return _entry_digest({**asdict(self), "builder": builder}, source_digest(builder, self.observer))
 
 
 @dataclass(frozen=True)
@@ -146,56 +140,33 @@ def _entry_digest(kernel: object, sources: str) -> str:
 AnyId = KernelId | PaddingId
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of the packages that compile a kernel, by name."""
-    return dict(_versions())
-
-
-@cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    """Versions, each read from a file."""
-    return tuple((name, version(name)) for name in PACKAGES)
+    return {name: version(name) for name in PACKAGES}
 
 
 @cache
 def source_digest(*classes: str) -> str:
-    """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel.
-
-    Args:
-        classes: builders and observers of kernels, as module:name; the packages of those that are not the kernel's own
-            are sources too.
-    """
+    """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel. The
+    packages of builders and observers, given as module:name, are sources too where they are not the kernel's own."""
     root = Path(__file__).parents[1]
     modules = {root.parent.joinpath(*name.partition(":")[0].split(".")) for name in classes if name}
     folders = {module.parent for module in modules} - {root / "kernel"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
     sources = [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
-    return _kept(_sha256(repr(sources).encode()), lambda: _bare_digest(sources))
-
-
-def _bare_digest(sources: Sequence[tuple[str, bytes]]) -> str:
-    """Digest of names and bare code."""
-    digest = hashlib.sha256()
-    for name, content in sources:
-        digest.update(name.encode())
-        digest.update(bare_code(content.decode()).encode())
-    return digest.hexdigest()[:16]
-
-
-def _kept(name: str, make: Callable[[], str]) -> str:
-    """A digest from the user's cache, where it is kept under a name: parsing all sources takes a tenth of a second, in
-    every process that loads a kernel. Without such a file it is made, and kept if it can be."""
-    path = default_store().parent / "sources" / name
+    # parsing all sources takes a tenth of a second, in every process that loads a kernel: the digest is kept
+    kept = default_store().parent / "sources" / _sha256(repr(sources).encode())
     with contextlib.suppress(OSError, ValueError):
-        kept = _read(path).decode("ascii")
-        if re.fullmatch("[0-9a-f]{16}", kept):
-            return kept
-    made = make()
+        if re.fullmatch("[0-9a-f]{16}", digest := _read(kept).decode("ascii")):
+            return digest
+    bare = "".join(name + bare_code(content.decode()) for name, content in sources)
+    digest = _sha256(bare.encode())[:16]
     with contextlib.suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(path, made.encode())
-    return made
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(kept, digest.encode(), 0o600)
+    return digest
 
 
 def bare_code(source: str) -> str:
@@ -218,21 +189,14 @@ def default_store() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopper-gemm" / "kernels"
 
 
-class Shipped(NamedTuple):
-    """A kernel that the package brings: its resources and its shared library."""
-
-    report: CubinReport
-    library: Path
-
-
-def shipped(kernel: AnyId) -> Shipped | None:
-    """The kernel that the package brings; None where it brings none, or where the file is damaged."""
+def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
+    """Resources and shared library of a kernel that the package brings; None if there is none, or damaged."""
     library = FOLDER / f"{kernel.digest}.so"
     try:
         entry = json.loads(library.with_suffix(".json").read_bytes())
         if entry.pop("shared") != _sha256(library.read_bytes()):
             return None
-        return Shipped(CubinReport(**entry), library)
+        return CubinReport(**entry), library
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -265,7 +229,7 @@ class KernelStore:
         """
         try:
             trusted(os.stat(self.root), self.root)
-            entry = json.loads(_read(self._report_file(kernel)))
+            entry = json.loads(_read(self.object_file(kernel).with_suffix(".json")))
             shared = entry.pop("shared")
             digests = kernel.digest, _sha256(_read(self.object_file(kernel)))
             if (entry.pop("kernel"), entry.pop("object")) != digests:
@@ -290,24 +254,16 @@ class KernelStore:
 
     def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
-        report has a whole object file.
-
-        Args:
-            kernel: what was compiled.
-            object_file, report: of it.
-            shared: the shared library made of the object file, if one was.
-
-        Raises:
-            StoreError, UnwritableError: as :meth:`prepare`.
+        report has a whole object file, and the shared library made of it, if there is one. Raises as :meth:`prepare`.
         """
         with self._locked():
             if self.report(kernel) is None:
                 digests = {"object": _sha256(object_file), "shared": None if shared is None else _sha256(shared)}
                 entry = {"kernel": kernel.digest, **digests, **asdict(report)}
-                self._write(self.object_file(kernel), object_file)
+                replace_file(self.object_file(kernel), object_file, 0o600)
                 if shared is not None:
-                    self._write(self.shared_library(kernel), shared)
-                self._write(self._report_file(kernel), json.dumps(entry).encode())
+                    replace_file(self.shared_library(kernel), shared, 0o600)
+                replace_file(self.object_file(kernel).with_suffix(".json"), json.dumps(entry).encode(), 0o600)
 
     def usage(self) -> Usage:
         """Kernels in the store now; none where there is no folder."""
@@ -318,13 +274,11 @@ class KernelStore:
         return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
 
     def clear(self) -> Usage:
-        """Remove every entry and half-written file; return what was removed. Other files stay.
+        """Remove every entry and half-written file; return what was removed. Other files stay. Raises as
+        :meth:`prepare`.
 
         Safe beside other processes: no entry is written meanwhile, a loaded kernel no longer needs its file, and a
         process whose entry is gone compiles it again.
-
-        Raises:
-            StoreError, UnwritableError: as :meth:`prepare`.
         """
         if not self.root.is_dir():
             return Usage(0, 0)
@@ -357,27 +311,6 @@ class KernelStore:
                 f"compiled kernels must lie in a folder with write access and free space but {self.root} gives "
                 f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
             ) from error
-
-    def _report_file(self, kernel: AnyId) -> Path:
-        return self.root / f"{kernel.digest}.json"
-
-    def _write(self, path: Path, content: bytes) -> None:
-        """Write a file atomically, also across a crash of the machine."""
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=path.name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        folder = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _sha256(content: bytes) -> str:

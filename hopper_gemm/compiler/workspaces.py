@@ -1,14 +1,15 @@
 """Workspaces of launches in global memory.
 
-Launches of one stream run in order, and every kernel leaves the words of a workspace zero, so that all eager kernels of
-a stream share one workspace. It lives as long as the process, and never in a memory pool of others, who take memory
-back or look for what they do not know: ``torch.cuda.use_mem_pool``, CUDA graph trees that warm up for
-``torch.compile(mode="reduce-overhead")``. Pools take the allocations of one thread; another thread allocates it.
+Launches of one stream run in order, and every kernel leaves the words of its workspace zero. So all eager launches of a
+stream share one workspace, which lives as long as the process. It must not lie in another owner's memory pool
+(``torch.cuda.use_mem_pool``, the CUDA graph trees of ``torch.compile(mode="reduce-overhead")``): the owner takes memory
+back, and reports tensors that it does not know. A pool takes the allocations of one thread, so another thread allocates
+the workspace.
 
-A launch that is captured takes scratch memory (partial sums, padded operands) from its graph's pool and gives it back:
-it lives as long as the graph, and later launches of the capture reuse it. A graph may be replayed on any stream, beside
-any other graph, so that each stream of each capture has words of its own. They are zeroed once, outside of all pools,
-and live as long as the process, since nothing tells when a graph is gone: some kilobytes a capture.
+A captured launch takes its scratch memory (partial sums, padded operands) from the pool of its graph, and later
+launches of the capture use it again. Its words must be zero at each replay, and a graph may be replayed on any stream
+beside any other graph. So each stream of each capture has words of its own. They are zeroed once, outside of all pools,
+and are never freed, since nothing tells when a graph is gone: some kilobytes a capture.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import ge
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 LEAST_SUMS, LEAST_WORDS = 4, 1024
 """Least sizes of a workspace, in elements."""
 
-Pair = tuple["torch.Tensor", "torch.Tensor"]
-
 T = TypeVar("T")
 
 
@@ -34,22 +34,17 @@ class PerStream(Generic[T]):
     """A workspace for each stream, and a new one for each launch that is captured. Thread-safe.
 
     Args:
-        make: allocates on a device, for the current stream, at least these sizes and those of the previous workspace.
-        fits: True if a workspace is large enough.
+        make: allocates a workspace of these sizes on a device, for the current stream.
         capture: allocates for a launch that is captured, on the current stream; by default as ``make``.
     """
 
     def __init__(
-        self,
-        make: Callable[[int, tuple[int, ...], T | None], T],
-        fits: Callable[[T, tuple[int, ...]], bool],
-        capture: Callable[[int, tuple[int, ...]], T] | None = None,
+        self, make: Callable[[int, tuple[int, ...]], T], capture: Callable[[int, tuple[int, ...]], T] | None = None
     ) -> None:
-        self._make, self._fits = make, fits
-        self._capture = capture or (lambda device, sizes: make(device, sizes, None))
+        self._make, self._capture = make, capture or make
         self._lock = threading.Lock()
-        self._by_stream: dict[tuple[int, int], T] = {}
-        """By device and stream."""
+        self._by_stream: dict[tuple[int, int], tuple[tuple[int, ...], T]] = {}
+        """Sizes and workspace, by device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
         """Return the workspace of a launch on the current stream; that of a captured launch must not be kept.
@@ -63,12 +58,13 @@ class PerStream(Generic[T]):
         if torch.cuda.is_current_stream_capturing():
             return self._capture(device, sizes)
         key = device, torch._C._cuda_getCurrentRawStream(device)
-        workspace = self._by_stream.get(key)
-        if workspace is None or not self._fits(workspace, sizes):
+        kept = self._by_stream.get(key)
+        if kept is None or not all(map(ge, kept[0], sizes)):
             with self._lock:
-                before = self._by_stream.get(key)
-                workspace = self._by_stream[key] = outside_pools(device, lambda: self._make(device, sizes, before))
-        return workspace
+                kept = self._by_stream.get(key)
+                larger = sizes if kept is None else tuple(map(max, kept[0], sizes))
+                kept = self._by_stream[key] = larger, outside_pools(device, lambda: self._make(device, larger))
+        return kept[1]
 
 
 IDLE: dict[int, torch.cuda.Stream] = {}
@@ -76,12 +72,12 @@ IDLE: dict[int, torch.cuda.Stream] = {}
 
 
 def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
-    """Call a function whose allocations must lie in no memory pool, also while a stream is captured; return its result.
+    """Call a function in a thread of its own, so that its allocations lie in no memory pool; return its result.
 
     Args:
         device: index of the current device.
-        make: called in a thread of its own, whose current stream is the caller's.
-        idle: take another stream, which is not captured, and wait for it.
+        make: allocates, on the caller's current stream.
+        idle: use a stream that is not captured instead, and wait for it.
     """
     import torch
     from cuda.bindings import driver
@@ -110,21 +106,23 @@ class CapturedWords:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._words: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
-        """By device, stream and number of its capture; the last are the largest. Kept for good: a graph may use any."""
+        """By device, stream and number of its capture; the last are the largest. All are kept: a graph may use any."""
 
     def get(self, device: int, count: int) -> torch.Tensor:
         """Return at least ``count`` words for the current stream, which is captured."""
         import torch
 
-        stream, where = torch._C._cuda_getCurrentRawStream(device), torch.device("cuda", device)
+        stream = torch._C._cuda_getCurrentRawStream(device)
         with self._lock:
             made = self._words[device, stream, capture_of(stream)]
             if not made or made[-1].numel() < count:
-                size = max(count, LEAST_WORDS)
-                made.append(
-                    outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=where), idle=True)
-                )
+                size, gpu = max(count, LEAST_WORDS), torch.device("cuda", device)
+                made.append(outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=gpu), idle=True))
             return made[-1]
+
+
+CAPTURED_WORDS = CapturedWords()
+"""The words of the captures of this process."""
 
 
 def capture_of(stream: int) -> int:
@@ -136,33 +134,17 @@ def capture_of(stream: int) -> int:
     return int(number) if not int(error) and status == active else 0
 
 
-def _made(device: int, sizes: tuple[int, ...], before: Pair | None) -> Pair:
-    """Allocate a workspace at least as large as the previous one, for later launches of the current stream."""
+def _made(device: int, sizes: tuple[int, ...], captured: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Allocate sums and words of a workspace."""
     import torch
 
-    sums, words = sizes
-    least = (LEAST_SUMS, LEAST_WORDS) if before is None else (before[0].numel(), before[1].numel())
-    where = torch.device("cuda", device)
-    made = torch.empty(max(sums, least[0]), dtype=torch.float32, device=where)
-    return made, torch.zeros(max(words, least[1]), dtype=torch.int32, device=where)
+    (sums, words), gpu = sizes, torch.device("cuda", device)
+    made = torch.empty(max(sums, LEAST_SUMS), dtype=torch.float32, device=gpu)
+    if captured:
+        return made, CAPTURED_WORDS.get(device, words)
+    return made, torch.zeros(max(words, LEAST_WORDS), dtype=torch.int32, device=gpu)
 
 
-def _captured(device: int, sizes: tuple[int, ...]) -> Pair:
-    """Allocate the workspace of a launch that is captured."""
-    import torch
-
-    sums = torch.empty(max(sizes[0], LEAST_SUMS), dtype=torch.float32, device=torch.device("cuda", device))
-    return sums, CAPTURED_WORDS.get(device, sizes[1])
-
-
-def _fits(pair: Pair, sizes: tuple[int, ...]) -> bool:
-    sums, words = sizes
-    return pair[0].numel() >= sums and pair[1].numel() >= words
-
-
-CAPTURED_WORDS = CapturedWords()
-"""The words of the captures of this process."""
-
-WORKSPACES = PerStream(_made, _fits, _captured)
+WORKSPACES = PerStream(_made, lambda device, sizes: _made(device, sizes, captured=True))
 """The workspaces of this process: fp32 sums and int32 words, of at least these numbers of elements. The words are zero
 when a launch begins."""

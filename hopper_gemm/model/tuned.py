@@ -173,8 +173,8 @@ def _replaces(entry: TunedEntry, old: TunedEntry, beside: Collection[GemmConfig 
     return same or entry.speedup > old.speedup
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file so that at every moment it holds the old content or the new.
+def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace a file so that at every moment it holds the old content or the new, also after a power cut.
 
     Half-written files that killed writers left are removed.
 
@@ -183,7 +183,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -193,6 +193,17 @@ def replace_file(path: Path, content: bytes) -> None:
         with suppress(OSError):
             part.unlink()
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system can tell."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _remove_parts(path: Path) -> None:

@@ -12,11 +12,7 @@ from hopper_gemm.serve.ops import OPERATORS, by_operator, untraced
 
 
 def bmm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    out_dtype: torch.dtype | None = None,
-    batch_invariant: bool | None = None,
+    a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype | None = None, batch_invariant: bool | None = None
 ) -> torch.Tensor:
     """``a @ b`` of batches of matrices on a Hopper GPU, fp32 accumulation, as :func:`torch.bmm`, with gradients.
 

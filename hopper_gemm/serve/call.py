@@ -1,9 +1,9 @@
-"""A call of a public function: its operands, what follows the product, its settings; and the key of its launch."""
+"""A call of a public function: its operands, what follows the product, and its settings."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch._C import (
@@ -20,7 +20,6 @@ from torch.compiler import is_compiling
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE
 
 Maybe = torch.Tensor | None
@@ -62,10 +61,10 @@ make = partial(tuple.__new__, Call)
 """Makes a call of a tuple of all its fields, in a third of the time that its class takes."""
 
 
-def settings_of(call: Call) -> tuple[Any, ...]:
-    """What decides on the launch beside tensors and config. The extension reads the same (``native.cpp``)."""
-    activation = "swiglu" if call.kind == "swiglu" else call.activation
-    return activation, MODE.context, invariant(call), POLICY.fallback
+def needs_gradient(call: Call) -> bool:
+    """Return True if a gradient of a call is recorded."""
+    tensors = (call.a, call.b, call.bias, call.residual, call.out)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def invariant(call: Call) -> bool:
@@ -96,6 +95,12 @@ def traced(call: Call) -> bool:
     return is_compiling() or isinstance(call.a, traced_types) or isinstance(call.b, traced_types)
 
 
+def transformed() -> bool:
+    """Return True within a transform of torch.func or a dispatch mode, such as a tracer's or selective
+    checkpointing's."""
+    return bool(_are_functorch_transforms_active()) or _len_torch_dispatch_stack() > 0
+
+
 def watched(call: Call) -> bool:
     """Return True if something looks at the operators of this thread: a transform of torch.func, a level of
     forward-mode AD, a dispatch or function mode, or a tracer. Such a call is its operator's, even where its launch is
@@ -114,6 +119,8 @@ def watched(call: Call) -> bool:
 
 def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:
     """The type to which autocast casts on a tensor's device, a GPU or a CPU; None outside of it."""
+    if not _is_any_autocast_enabled():
+        return None
     device = tensor.device.type
     enabled = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if enabled else None
@@ -136,10 +143,8 @@ def _cast_to(dtype: torch.dtype, tensor: torch.Tensor) -> torch.dtype:
 def autocast_call(call: Call) -> Call:
     """A call with its tensors in the types to which autocast casts them."""
     dtype = torch.get_autocast_dtype(call.a.device.type)
-    a, b = (tensor.to(_cast_to(dtype, tensor)) for tensor in (call.a, call.b))
-    bias, residual = call.bias, call.residual
-    if bias is not None:
-        bias = bias.to(_cast_to(dtype, bias))
-    if residual is not None:
-        residual = residual.to(_cast_to(call.out_dtype or dtype, residual))
-    return call._replace(a=a, b=b, bias=bias, residual=residual)
+    types = {"a": dtype, "b": dtype, "bias": dtype, "residual": call.out_dtype or dtype}
+    given = {field: getattr(call, field) for field in types}
+    return call._replace(
+        **{field: tensor.to(_cast_to(types[field], tensor)) for field, tensor in given.items() if tensor is not None}
+    )

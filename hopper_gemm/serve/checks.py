@@ -22,11 +22,11 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class MisfitError(ValueError, RuntimeError):
-    """Tensors that do not fit each other, of which torch raises a RuntimeError."""
+    """Tensors do not fit each other; torch raises a RuntimeError."""
 
 
 class MixedTypesError(TypeError, RuntimeError):
-    """Element types that do not fit each other, likewise."""
+    """Element types do not fit each other; torch raises a RuntimeError."""
 
 
 class UnsupportedError(Exception):
@@ -46,20 +46,19 @@ def strided(tensor: torch.Tensor | None) -> bool:
     return tensor is None or not (tensor.layout != torch.strided or tensor.is_nested or is_lazy(tensor))
 
 
-def refuse_foreign(call: Call) -> None:
-    """Refuse arguments whose class is none that the public functions take.
+NAMES = {kind: (*operands, "bias", "residual", "out") for kind, operands in OPERANDS.items()}
+"""What a call's public function calls its tensors: a, b, bias, residual and out."""
 
-    Raises:
-        TypeError: the first that is refused, with the fix.
-        ValueError: a scale of more than 64 bits.
-    """
-    names = *OPERANDS[call.kind], "bias", "residual", "out"
-    tensors = call.a, call.b, call.bias, call.residual, call.out
-    for number, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
-        if not isinstance(tensor, torch.Tensor) and (tensor is not None or number < 2):
-            kind = "None" if tensor is None else f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
-            fix = "give one" if tensor is None else "convert it with torch.as_tensor"
-            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; {fix}")
+
+def refuse_foreign(call: Call) -> None:
+    """Refuse the first argument of a class that the public functions do not take, and a scale of more than 64 bits."""
+    tensors = (call.a, call.b, call.bias, call.residual, call.out)
+    for name, tensor in zip(NAMES[call.kind], tensors, strict=True):
+        if tensor is None and name in OPERANDS[call.kind]:
+            raise TypeError(f"{name} must be a plain torch tensor but is None; give one")
+        if not isinstance(tensor, torch.Tensor | None):
+            kind = f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
+            raise TypeError(f"{name} must be a plain torch tensor but is {kind}; convert it with torch.as_tensor")
     if not isinstance(call.config, GemmConfig | None):
         raise TypeError(
             f"config must be a hopper_gemm.GemmConfig or None but is a {type(call.config).__name__}; "
@@ -81,11 +80,7 @@ def refuse_foreign(call: Call) -> None:
 
 
 def check_call(call: Call) -> None:
-    """Refuse shapes, types and devices that do not fit each other: mistakes for torch as well. Tensors may be fake.
-
-    Raises:
-        TypeError, ValueError: as the public function of the call's kind.
-    """
+    """Refuse shapes, types and devices that do not fit each other: mistakes for torch as well. Tensors may be fake."""
     a, b, kind = call.a, call.b, call.kind
     if kind == "mm":
         fit = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
@@ -100,16 +95,16 @@ def check_call(call: Call) -> None:
         rows = "w_gate_up must have as many rows of the gate as of up"
         raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
     if a.dtype != b.dtype:
-        raise MixedTypesError(_types(call))
+        raise MixedTypesError(wrong_types(call))
     if a.device != b.device:
         both = " and ".join(OPERANDS[kind])
         raise MisfitError(f"{both} must be on one device but are on {a.device} and {b.device}")
     if call.out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
-    if call.out is not None:
-        _check_out(call.out, call)
-    if call.bias is not None or call.activation or call.residual is not None:
-        _check_finish(call)
+    if call.activation:
+        Finish(activation=call.activation)  # refuses another name
+    if call.out is not None or call.bias is not None or call.residual is not None:
+        _check_given(call)
 
 
 def _misfit(call: Call) -> str:
@@ -126,51 +121,35 @@ def _misfit(call: Call) -> str:
     return f"{left} and {right} must be {wanted} but got {tuple(a.shape)} and {tuple(b.shape)}; {fix}"
 
 
-def _check_out(out: torch.Tensor, call: Call) -> None:
-    (shape, _), operand = output_of(call), call.a
-    allowed = (operand.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
-    if tuple(out.shape) != shape or out.dtype not in allowed or out.device != operand.device:
-        sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        raise MisfitError(
-            f"out must be ({sizes}) {' or '.join(map(str, allowed))} on {operand.device} "
-            f"but is {tuple(out.shape)} {out.dtype} on {out.device}"
-        )
-
-
-def _check_finish(call: Call) -> None:
-    Finish(activation=call.activation or "")
-    x, (shape, kind) = call.a, output_of(call)
-    wanted = ("bias", call.bias, shape[-1:], x.dtype), ("residual", call.residual, shape, kind)
-    for name, tensor, sizes, dtype in wanted:
+def _check_given(call: Call) -> None:
+    """Refuse an output, a bias or a residual that does not fit the product."""
+    x, (shape, dtype) = call.a, output_of(call)
+    out_types = (x.dtype, torch.float32) if call.out_dtype is None else (call.out_dtype,)
+    for name, tensor, sizes, types in (
+        ("out", call.out, shape, out_types),
+        ("bias", call.bias, shape[-1:], (x.dtype,)),
+        ("residual", call.residual, shape, (dtype,)),
+    ):
         if tensor is None:
             continue
-        alike = tensor.dim() == len(sizes) and (tensor.dtype, tensor.device) == (dtype, x.device)
-        if not alike or tuple(tensor.shape) != sizes:
-            found = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-            raise MisfitError(f"{name} must be {sizes} {dtype} on {x.device} but is {found}")
+        fits = tensor.dim() == len(sizes) and tensor.dtype in types and tensor.device == x.device
+        if not fits or tuple(tensor.shape) != sizes:
+            given = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+            wanted = f"{sizes} {' or '.join(map(str, types))} on {x.device}"
+            raise MisfitError(f"{name} must be {wanted} but is {given}")
 
 
 def check_rows(residual: torch.Tensor) -> None:
-    """Refuse a residual whose last axis is not contiguous.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuse a residual whose last axis is not contiguous."""
     if residual.numel() and residual.shape[-1] > 1 and residual.stride(-1) != 1:
-        raise ValueError(
-            f"residual must be contiguous along its last axis but has strides {residual.stride()}; "
-            "give it as .contiguous()"
-        )
+        text = f"residual must be contiguous along its last axis but has strides {residual.stride()}"
+        raise ValueError(f"{text}; give it as .contiguous()")
 
 
 def check_apart(call: Call) -> None:
     """Refuse an ``out`` that shares memory with itself or with what is read. It may be the whole residual: the kernel
     reads each of its elements once, in the thread that holds the sum to which it is added, and what replaces it is
-    stored once, after a barrier behind that read (``kernel/finished.py``, ``kernel/epilogue.py``).
-
-    Raises:
-        ValueError: it shares memory.
-    """
+    stored once, after a barrier behind that read (``kernel/epilogue.py``)."""
     out, residual = call.out, call.residual
     written = None if out is None else as_matrix(out)
     if out is None or written is None:
@@ -190,35 +169,24 @@ def check_apart(call: Call) -> None:
 
 
 def check_supported(call: Call) -> None:
-    """Refuse operands that torch.mm multiplies and the kernel cannot.
-
-    Raises:
-        UnsupportedError: their memory does not hold their values, an element type, or the device.
-    """
-    names = *OPERANDS[call.kind], "bias", "residual", "out"
-    for name, tensor in zip(names, (call.a, call.b, call.bias, call.residual, call.out), strict=True):
-        if tensor is not None and type(tensor) not in PLAIN:
+    """Refuse what torch.mm multiplies and the kernel cannot: memory that does not hold a tensor's values, an element
+    type, or a device, by an UnsupportedError."""
+    tensors = (call.a, call.b, call.bias, call.residual, call.out)
+    for name, tensor in zip(NAMES[call.kind], tensors, strict=True):
+        if tensor is None:
+            continue
+        if type(tensor) not in PLAIN:
             kind = f"a {type(tensor).__module__}.{type(tensor).__qualname__}"
             raise UnsupportedTypeError(f"{name} must be a plain torch tensor but is {kind}; take its plain tensor")
-        if tensor is not None and (tensor.layout != torch.strided or tensor.is_nested):
+        if tensor.layout != torch.strided or tensor.is_nested:
             kind = "nested" if tensor.is_nested else str(tensor.layout)
             raise UnsupportedTypeError(f"{name} must be a dense tensor but is {kind}; take its .to_dense()")
     if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(call))
+        raise UnsupportedTypeError(wrong_types(call))
     check_device(call.a.device)
 
 
-def check_type(call: Call) -> None:
-    """Refuse an element type that the kernel does not have.
-
-    Raises:
-        UnsupportedTypeError: another one.
-    """
-    if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(_types(call))
-
-
-def _types(call: Call) -> str:
+def wrong_types(call: Call) -> str:
     """What is wrong with the types of operands, and the fix."""
     both = "a and b must both be bfloat16 or both float16"
     if call.kind not in ("mm", "bmm") and call.a.dtype != call.b.dtype:
@@ -228,18 +196,13 @@ def _types(call: Call) -> str:
 
 @cache
 def check_device(device: torch.device) -> None:
-    """Refuse a device that is no Hopper GPU.
-
-    Raises:
-        UnsupportedDeviceError: another one.
-    """
+    """Refuse a device that is no Hopper GPU."""
     if device.type != "cuda":
         raise UnsupportedDeviceError(
             f"a and b must be on a Hopper GPU but are on {device}; move them with .cuda(), or use torch.mm"
         )
-    capability = torch.cuda.get_device_capability(device)
-    if capability != hopper.COMPUTE_CAPABILITY:
-        major, minor = capability
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) != hopper.COMPUTE_CAPABILITY:
         raise UnsupportedDeviceError(
             f"the kernel needs a Hopper GPU (sm_90) but {device} is sm_{major}{minor}; use torch.mm there"
         )

@@ -12,7 +12,6 @@ from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import Pick
 
 Fallback = Literal["never", "unsupported", "faster"]
-
 POLICIES: tuple[Fallback, ...] = get_args(Fallback)
 
 GAIN = 1.02
@@ -21,11 +20,7 @@ noise of boards and runs."""
 
 
 class Policy(threading.local):
-    """The policy of a thread for its next calls.
-
-    Args:
-        fallback: of :data:`POLICIES`.
-    """
+    """The policy of a thread for its next calls, of :data:`POLICIES`."""
 
     def __init__(self) -> None:
         self.fallback: Fallback = "unsupported"
@@ -64,11 +59,7 @@ def fallback(policy: Fallback) -> Iterator[None]:
 
 
 def checked(policy: object) -> Fallback:
-    """Return a policy that exists.
-
-    Raises:
-        ValueError: another one.
-    """
+    """Return a policy; raise a ValueError if there is no such policy."""
     if not isinstance(policy, str) or policy not in POLICIES:
         raise ValueError(f"fallback must be one of {', '.join(POLICIES)} but got {shown(policy)}")
     return policy

@@ -26,16 +26,12 @@ _loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None, bool], LoadedKe
 its kernel as long as the graph exists."""
 
 _LOADED_MOST = 4096
-"""Most entries of ``_loaded``; beyond it all are forgotten."""
+"""Most entries of ``_loaded``; all are forgotten beyond it."""
 
 
 class Mode(threading.local):
-    """Settings of a thread for its next launches.
-
-    Args:
-        context: of :data:`hopper_gemm.model.point.CONTEXTS`.
-        batch_invariant: True if a row's bits may not depend on the other rows.
-    """
+    """Settings of a thread for its next launches: one of :data:`hopper_gemm.model.point.CONTEXTS`, and whether a row's
+    bits may not depend on the other rows."""
 
     def __init__(self) -> None:
         self.context, self.batch_invariant = "isolated", False  # torch.compile guards what stands in the instance
@@ -86,30 +82,20 @@ def kernel_for(
     finish: Finish | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
-    """The kernel for a problem in this thread's context, loaded for the current device.
-
-    Args:
-        problem: what is multiplied.
-        device: index of the current device.
-        config: how to run it; by default :func:`default_config`.
-        finish: what the epilogue does before it rounds.
-        scattered: True if rows of C may start anywhere; None: as a contiguous C asks.
-
-    Raises:
-        IllegalConfigError: the config cannot run the problem, or with this finish.
-    """
+    """The kernel for a problem in this thread's context, loaded for the current device, whose index is given. The
+    config is by default :func:`default_config`; other arguments and errors are those of
+    :func:`hopper_gemm.compiler.loader.load`."""
     config = config or default_config(problem, device, finish)
     scattered = "c" in problem.out_of_reach if scattered is None else scattered
     key = config, problem, device, finish, scattered
-    found = _loaded.get(key)
-    if found is None:
-        with LOADING:
-            found = _loaded.get(key)
-            if found is None:
-                if len(_loaded) >= _LOADED_MOST:
-                    _loaded.clear()
-                found = _loaded[key] = load(config, problem, finish=finish, scattered=scattered)
-    return found
+    if (loaded := _loaded.get(key)) is not None:  # without waiting for a thread that compiles
+        return loaded
+    with LOADING:
+        if (loaded := _loaded.get(key)) is None:
+            if len(_loaded) >= _LOADED_MOST:
+                _loaded.clear()
+            loaded = _loaded[key] = load(config, problem, finish=finish, scattered=scattered)
+    return loaded
 
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:
@@ -129,14 +115,16 @@ def tables_for(device: int = 0) -> tuple[Table, ...]:
     return _tables(_kind(device), CHANGES.count)
 
 
+# The caches below hold until the tables change, which counts CHANGES up.
+
+
 @lru_cache(maxsize=4096)
 def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Finish | None) -> Pick:
-    """The pick for a problem; cached until the tables change."""
     kind = _kind(device)
-    found = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
-    if kind and found.entry is not None and found.entry.kind not in (kind, SISTERS.get(kind)):
-        _warn_of_other_gpu(found.entry.gpu, str(found.table), changes)
-    return found
+    pick = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
+    if kind and pick.entry is not None and pick.entry.kind not in (kind, SISTERS.get(kind)):
+        _warn_of_other_gpu(pick.entry.gpu, str(pick.table), changes)
+    return pick
 
 
 @lru_cache(maxsize=8)
@@ -146,7 +134,6 @@ def _tables(kind: str | None, changes: int) -> tuple[Table, ...]:
 
 @lru_cache(maxsize=8)
 def _warn_of_other_gpu(gpu: str, table: str, changes: int) -> None:
-    """Warn once in a process for each table and GPU, until the tables change."""
     text = f"{table} was measured on an {gpu}, which is another kind of GPU; tune here, or hopper_gemm.use_table(None)"
     warnings.warn(text, stacklevel=2)
 
@@ -156,12 +143,12 @@ def chip_of(device: int = 0) -> Chip:
     """What a GPU has, as its driver says; an H200 where torch sees no Hopper GPU."""
     if not torch.cuda.is_available():
         return SXM
-    about = torch.cuda.get_device_properties(device)
-    if (about.major, about.minor) != COMPUTE_CAPABILITY:
+    gpu = torch.cuda.get_device_properties(device)
+    if (gpu.major, gpu.minor) != COMPUTE_CAPABILITY:
         return SXM
     with torch.cuda.device(device):
         clusters = tuple(map(resident_clusters, CLUSTER_SIZES))
-        return Chip(about.multi_processor_count, about.L2_cache_size, clusters, memory_rate())
+        return Chip(gpu.multi_processor_count, gpu.L2_cache_size, clusters, memory_rate())
 
 
 @lru_cache(maxsize=64)

@@ -1,17 +1,14 @@
-"""The launch of a call: kept under the call's key, or found at its first call.
+"""The launch of a call: kept under the call's key, or made at its first call.
 
 A known call has two ways. The C++ extension (``native.cpp``), where it was built, looks at the tensors, allocates the
 output, launches and records a gradient without Python; a public function asks it first. Else :func:`launch` looks the
-key up in a dict, and takes the launch whose guard the tensors pass. Both keep what a first call found: a kernel and
-what it was chosen for; addresses are checked at each call. What the extension cannot repeat (a workspace, padding, a
-config) it leaves to Python.
+key up in a dict, and takes the launch whose guard the tensors pass. Both keep the kernel of a first call and what it
+was chosen for, and check addresses at each call. What the extension cannot repeat (a workspace, padding, a config) it
+leaves to Python. :func:`hopper_gemm.prebuild` and :func:`hopper_gemm.warmup` build it; a wheel brings that for its
+torch.
 
 A call that is watched (:func:`hopper_gemm.serve.call.watched`) is its operator's by either way. Operators launch below
 whatever watched them, and ask no more.
-
-The extension takes a compiler of C++ some twenty seconds, for one build of torch and one Python, and is therefore made
-ahead: by :func:`hopper_gemm.prebuild` and :func:`hopper_gemm.warmup`. A wheel brings the one for the torch with which
-it was made.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from torch.compiler import is_dynamo_compiling
 from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE
 from hopper_gemm.compiler.extension import extension_of, load_extension
 from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.padding import load_padded
+from hopper_gemm.compiler.padded import load_padded
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
@@ -48,7 +45,6 @@ from hopper_gemm.serve.call import (
     invariant,
     make,
     output_of,
-    settings_of,
     watched,
 )
 from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
@@ -66,17 +62,16 @@ NUMBERS = float, int
 """Types of a scale whose value is no part of a launch's key."""
 
 BIASED = Finish(bias=True)
-"""What torch.addmm does too."""
 
 
 class Launch(NamedTuple):
     """A launch that passed every check.
 
     Args:
-        fits: returns True of the tensors of a call if they have the classes, types, devices, sizes, strides and
-            ``requires_grad`` of those that were checked, in the same state of the dispatcher: autocast, inference mode
-            and transforms change it. It is the guard of torch.compile's graphs.
-        gradient: True if some tensor requires a gradient, which is recorded where gradients are.
+        fits: the guard of torch.compile's graphs. It returns True of tensors with the classes, types, devices, sizes,
+            strides and ``requires_grad`` of those that were checked, in the same state of the dispatcher: autocast,
+            inference mode and transforms change it.
+        gradient: True if some tensor requires a gradient.
         kernel: takes a (m, k), b (n, k), the output (m, n), ``before``, with a finish bias, residual and scale, and
             ``after``.
         before, after: arguments that are the same every time.
@@ -104,20 +99,14 @@ class Launch(NamedTuple):
 
 
 class Launches:
-    """The launches of this process. Thread-safe.
-
-    Attributes:
-        native: the extension, whose functions take the arguments of ours and return None where they know no launch;
-            None where it was not built.
-        table: launches by the key of their call, those of aligned addresses first.
-        most: keys kept at most; beyond it all are dropped.
-        most_alike: launches kept at most for one key.
-    """
+    """The launches of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self.native: Any = None
+        """The extension, whose functions take our arguments and return None for an unknown call; None if not built."""
         self.table: dict[Any, tuple[Launch, ...]] = {}
-        self.most, self.most_alike = 4096, 16
+        """By the key of their call, those of aligned addresses first."""
+        self.most, self.most_alike = 4096, 16  # keys, beyond which all are dropped, and launches of a key
         self._settings: dict[tuple[Any, ...], int] = {}
         self._ids, self._lock = itertools.count(), threading.Lock()
 
@@ -131,8 +120,10 @@ class Launches:
     def setting(self, call: Call) -> int:
         """The id of a call's settings. :meth:`forget` renews it, so that the extension misses what a call in progress
         found before."""
+        activation = "swiglu" if call.kind == "swiglu" else call.activation
+        settings = activation, MODE.context, invariant(call), POLICY.fallback  # as native.cpp reads them
         with self._lock:
-            return self._settings.setdefault(settings_of(call), next(self._ids))
+            return self._settings.setdefault(settings, next(self._ids))
 
     def forget(self) -> None:
         """Drop all launches: the tuned tables have changed. A call in progress keeps its launch in the old table."""
@@ -156,10 +147,10 @@ class Launches:
                 before, after = (*before, *NO_FINISH, *after), ()
         (shape, dtype), (extents, misaligned) = output_of(call), placed(*call[:3], call.residual, call.out)
         another = dtype if dtype != call.a.dtype else None
-        b, residual = call.b, call.residual
-        given = call.a, None if b is call.a else b, call.out, call.bias
+        a, residual = call.a, call.residual  # in the order of launch(); its key tells which of these are the same
+        given = a, None if call.b is a else call.b, call.out, call.bias
         tensors = [tensor for tensor in given if tensor is not None]
-        if residual is not None and residual is not call.out and residual is not call.a:
+        if residual is not None and residual is not call.out and residual is not a:
             tensors.append(residual)
         fits, gradient = GUARD(*tensors).check, any(tensor.requires_grad for tensor in tensors)
         off = misaligned if any(misaligned) else None
@@ -177,8 +168,8 @@ class Launches:
         _, misaligned = placed(*call[:3], call.residual, out)
         if call.config is None and not any(misaligned) and isinstance(kernel, LoadedKernel) and kernel.repeatable:
             added = () if finish_of(call) is None else (call.bias, call.residual, call.scale)
-            handle, turned = kernel.launcher.__chandle__(), call.kind == "mm"
-            self.native.record(handle, kernel.order, setting, turned, call.a, call.b, out, *added)
+            handle, is_product = kernel.launcher.__chandle__(), call.kind == "mm"
+            self.native.record(handle, kernel.order, setting, is_product, call.a, call.b, out, *added)
 
 
 def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
@@ -267,7 +258,7 @@ def _run(entry: Launch, call: tuple[Any, ...]) -> torch.Tensor:
 
 
 def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, extents: tuple[int, ...]) -> bool:
-    """Return True if an output that begins there may share memory with what is added; it may be the whole residual."""
+    """Return True if an output that begins there may share memory with the bias or a part of the residual."""
     _, _, extent_bias, extent_residual, size = extents
     if bias is not None and -size < begin - bias.data_ptr() < extent_bias:
         return True
@@ -299,7 +290,7 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     refuse_foreign(call)
     if not below and watched(call):
         return by_operator(call)
-    tensors = (*call[:3], call.residual, call.out)
+    tensors = (call.a, call.b, call.bias, call.residual, call.out)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         return _recorded(call)
     if cast(call):
@@ -312,15 +303,18 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
         if repeatable(call, product):
             LAUNCHES.keep(table, key, call, launch_torch)
         return product
-    if any(tensor is not None and tensor.is_neg() for tensor in (*call[:3], call.residual)):
-        bias, residual = (None if tensor is None else tensor.resolve_neg() for tensor in (call.bias, call.residual))
-        plain = call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg(), bias=bias, residual=residual)
-        return launch(plain, below)
+    read = {field: getattr(call, field) for field in ("a", "b", "bias", "residual")}
+    if any(tensor is not None and tensor.is_neg() for tensor in read.values()):
+        read = {field: None if tensor is None else tensor.resolve_neg() for field, tensor in read.items()}
+        return launch(call._replace(**read), below)
     if call.residual is not None:
         check_rows(call.residual)
     if call.out is not None:
         check_apart(call)
-        if not _writable(call, call.out):
+        # a launch writes any rows of a product, and those that TMA reaches of what follows one
+        matrix = None if call.out.is_neg() else as_matrix(call.out)
+        rows = matrix is not None and has_rows(matrix) and matrix.stride(1) == 1
+        if not rows or (finish_of(call) is not None and not reaches(folded(call.out))):
             return call.out.copy_(launch(call._replace(out=None, out_dtype=call.out.dtype), below))
     if call.a.numel() == 0 or call.b.numel() == 0:
         return _in_parts(call, below)
@@ -334,13 +328,6 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     return out
 
 
-def _writable(call: Call, out: torch.Tensor) -> bool:
-    """Return True if a launch can write to the output that is given: any rows of a product, else those of TMA."""
-    matrix = None if out.is_neg() else as_matrix(out)
-    rows = matrix is not None and has_rows(matrix) and matrix.stride(1) == 1
-    return rows and (finish_of(call) is None or reaches(folded(out)))
-
-
 def _kernel_of(call: Call) -> Callable[..., None] | None:
     """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
     a, b = (call.a, call.b.t()) if call.kind == "mm" else (folded(call.a), call.b)
@@ -352,31 +339,24 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     _, dtype = output_of(call)
     kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
     problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
-    may = POLICY.fallback == "faster" and call.config is None and not rule
+    torch_can = finish is None or (finish == BIASED and dtype == a.dtype)  # by torch.mm or torch.addmm
+    may_fall_back = POLICY.fallback == "faster" and call.config is None and not rule
+    if torch_can and may_fall_back and torch_is_faster(pick_for(problem, device)):
+        return launch_torch
+    pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
+    pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
     if finish is None:
-        if may and torch_is_faster(pick_for(problem, device)):
-            return launch_torch
         matrix = None if call.out is None else as_matrix(call.out)
         kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
-        pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
-        pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
         return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
-    if may and finish == BIASED and dtype == a.dtype and torch_is_faster(pick_for(problem, device)):
-        return launch_torch
-    in_place = reaches(a if rows_a.by_depth else a.t()) and reaches(b if rows_b.by_depth else b.t())
-    if not in_place or problem.out_of_reach or not _readable(call):
+    bias, residual = call.bias, call.residual
+    readable = bias is None or (bias.is_contiguous() and not bias.data_ptr() & MISALIGNED)
+    readable = readable and (residual is None or reaches(folded(residual)))
+    if pad_a or pad_b or problem.out_of_reach or not readable:
         return None
     if reasons(default_config(problem, device, finish), problem, finish):
         return None
     return kernel_for(problem, device, None, finish)
-
-
-def _readable(call: Call) -> bool:
-    """Return True if the kernel can read what is added in place."""
-    bias, residual = call.bias, call.residual
-    if bias is not None and (not bias.is_contiguous() or bias.data_ptr() & MISALIGNED):
-        return False
-    return residual is None or reaches(folded(residual))
 
 
 def _in_parts(call: Call, below: bool) -> torch.Tensor:
@@ -430,9 +410,9 @@ def product(
     return launch(Call(a, b, out_dtype=out_dtype, batch_invariant=batch_invariant, kind="mm"))
 
 
-_WAYS = Ways(product, lambda *given: launch(Call(*given)))
+WAYS = Ways(product, lambda *given: launch(Call(*given)))
 
-RECORDING = {name: recording(name, launch, _WAYS) for name in ("mm", "linear", "swiglu")}
+RECORDING = {name: recording(name, launch, WAYS) for name in ("mm", "linear", "swiglu")}
 """Functions with a gradient, of the arguments of the operators of these names and the call that they make."""
 
 
@@ -445,15 +425,10 @@ def on_gpu(name: str, *given: Any, **named: Any) -> torch.Tensor | None:
     return result if call.out is None else None
 
 
-def _extension() -> Any:
-    """The extension; None where it was not built, or with an older torch whose tensors TVM-FFI reads through Python."""
-    library = extension_of(EXTENSION)
-    loaded = None if library is None else load_extension(library)
-    return loaded if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
-
-
 LAUNCHES = Launches()
-LAUNCHES.use(_extension())
+_library = extension_of(EXTENSION)
+if _library is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):  # an older torch is read through Python
+    LAUNCHES.use(load_extension(_library))
 CHANGES.watchers.append(LAUNCHES.forget)
 
 IMPLEMENTED: list[Any] = []

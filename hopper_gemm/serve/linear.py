@@ -72,8 +72,7 @@ def linear(
 def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | None = None) -> torch.Tensor:
     """``silu(x @ w_gate.t()) * (x @ w_up.t())`` in one launch, with both weights in one matrix as models stack them.
 
-    A tile holds as many columns of the gate as of up and multiplies them in registers, in fp32, before the one
-    rounding; no weight is moved.
+    A tile holds as many columns of the gate as of up and multiplies them in registers, in fp32, before the rounding.
 
     Args:
         x: (..., k), bf16 or fp16; leading axes are folded, without a copy where their strides allow that.

@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from hopper_gemm.compiler.padding import Rows
+from hopper_gemm.compiler.padded import RowLayout
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import padded_pitch
 
@@ -28,7 +28,7 @@ def reaches(matrix: torch.Tensor) -> bool:
     return rows and not (matrix.data_ptr() & MISALIGNED or pitch * matrix.element_size() & MISALIGNED)
 
 
-def rows_of(operand: torch.Tensor) -> Rows | None:
+def rows_of(operand: torch.Tensor) -> RowLayout | None:
     """How an operand (m or n, k) is read: along k or along the other axis, one along which TMA reaches it if there is
     such; None if it is contiguous along neither, or has more rows than a launch can count."""
     by_depth = None
@@ -38,8 +38,11 @@ def rows_of(operand: torch.Tensor) -> Rows | None:
             break
         if by_depth is None and (matrix.shape[1] == 1 or matrix.stride(1) == 1):
             by_depth = along_k
-    rows = None if by_depth is None else Rows.of(operand.shape, operand.stride(), by_depth)
-    return rows if rows is not None and rows.countable else None
+    if by_depth is None:
+        return None
+    rows = RowLayout.of(operand.shape, operand.stride(), by_depth)
+    countable = rows.rows * (rows.size // 8 + 1) < 2**31 - 2**20  # pieces of 16 bytes, which a launch numbers
+    return rows if countable else None
 
 
 def copied(operand: torch.Tensor) -> torch.Tensor:
@@ -64,13 +67,12 @@ def folded(tensor: torch.Tensor) -> torch.Tensor:
 def placed(*tensors: torch.Tensor | None) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """Of each tensor the bytes from its first element to the end of its last, 0 for None; and whether it begins off a
     multiple of 16 bytes."""
-    extents, misaligned = [], []
-    for tensor in tensors:
-        last = -1
+    extents, misaligned = [0] * len(tensors), [False] * len(tensors)
+    for number, tensor in enumerate(tensors):
         if tensor is not None:
             last = sum([(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)])
-        extents.append(0 if tensor is None else (last + 1) * tensor.element_size())
-        misaligned.append(tensor is not None and tensor.data_ptr() & MISALIGNED != 0)
+            extents[number] = (last + 1) * tensor.element_size()
+            misaligned[number] = tensor.data_ptr() & MISALIGNED != 0
     return tuple(extents), tuple(misaligned)
 
 
@@ -80,17 +82,18 @@ def owns_its_elements(matrix: torch.Tensor) -> bool:
     return few == 1 or (near > 0 and (many == 1 or far > near * (few - 1)))
 
 
-def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+def share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Return True if two matrices have an element in common: exact where both are rows of one pitch, such as two blocks
     of columns of one matrix; else if the ranges from first to last element overlap."""
-    apart, ((extent, extent_other), _) = other.data_ptr() - one.data_ptr(), placed(one, other)
-    if apart >= extent or -apart >= extent_other:
+    if second.data_ptr() < first.data_ptr():
+        first, second = second, first
+    apart, size = second.data_ptr() - first.data_ptr(), first.element_size()
+    if apart >= placed(first)[0][0]:
         return False
-    size = one.element_size()
-    pitch = one.stride(0) * size
-    if size != other.element_size() or one.stride() != other.stride() or not (has_rows(one) and has_rows(other)):
+    if size != second.element_size() or first.stride() != second.stride():
         return True
-    if apart < 0:
-        one, other, apart = other, one, -apart
+    if not (has_rows(first) and has_rows(second)):
+        return True
+    pitch = first.stride(0) * size
     column = apart % pitch
-    return column < one.shape[1] * size or column + other.shape[1] * size > pitch
+    return column < first.shape[1] * size or column + second.shape[1] * size > pitch

@@ -5,13 +5,8 @@ those of :mod:`hopper_gemm.serve.transforms`; all else follows from the :class:`
 arguments make. ``mm_out`` and ``linear_out`` write ``out``, return nothing and have no gradient.
 
 On a Hopper GPU they run the kernel (:mod:`hopper_gemm.serve.launches`). On a CPU they run a reference, products and all
-that follows in fp32, rounded once, with which a model and its gradients can be tested where there is no GPU. Fake
-tensors, and so torch.compile and torch.export, see shapes and types; sizes may be symbolic.
-
-Gradients and tangents (:mod:`hopper_gemm.serve.transforms.gradients`) are products of the kernel too, each read in
-place from the matrices as they lie, in the operands' type, accumulated in fp32. Those of a batch-invariant product
-follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and has the same bits in every
-run with the same m. The bias's gradient is summed in fp32. Within ``torch.autocast`` operands are cast to its type.
+that follows in fp32, rounded once, with which a model and its gradients can be tested without a GPU. Fake tensors, and
+so torch.compile and torch.export, see shapes and types; sizes may be symbolic.
 """
 
 from __future__ import annotations
@@ -39,9 +34,20 @@ from hopper_gemm.serve.call import (
     cast,
     invariant,
     make,
+    needs_gradient,
     output_of,
+    transformed,
 )
-from hopper_gemm.serve.checks import DTYPES, PLAIN, check_apart, check_call, check_rows, check_type, refuse_foreign
+from hopper_gemm.serve.checks import (
+    DTYPES,
+    PLAIN,
+    UnsupportedTypeError,
+    check_apart,
+    check_call,
+    check_rows,
+    refuse_foreign,
+    wrong_types,
+)
 from hopper_gemm.serve.reference import by_torch, falls_back, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
@@ -78,16 +84,15 @@ ARGUMENTS = {
 }
 """Fields of a call in the order of an operator's arguments."""
 
-_PLACES = {name: [Call._fields.index(field) for field in fields] for name, fields in ARGUMENTS.items()}
-
-_DEFAULTS: tuple[Any, ...] = (None,) * (len(Call._fields) - 1)
+_INDICES = {name: [Call._fields.index(field) for field in fields] for name, fields in ARGUMENTS.items()}
 
 
 def call_of(name: str, *given: Any, **named: Any) -> Call:
     """The call that the arguments of an operator make."""
-    fields = [*_DEFAULTS, name.removesuffix("_out")]
-    for at, value in zip(_PLACES[name], given, strict=False):
-        fields[at] = value
+    fields: list[Any] = [None] * len(Call._fields)
+    fields[-1] = name.removesuffix("_out")
+    for index, value in zip(_INDICES[name], given, strict=False):
+        fields[index] = value
     for field, value in named.items():
         fields[Call._fields.index(_FIELDS.get(field, field))] = value
     return make(fields)
@@ -95,18 +100,10 @@ def call_of(name: str, *given: Any, **named: Any) -> Call:
 
 def arguments_of(name: str, call: Call) -> tuple[Any, ...]:
     """The arguments of an operator that make a call."""
-    return tuple([call[at] for at in _PLACES[name]])
+    return tuple([call[index] for index in _INDICES[name]])
 
-
-_TENSORS = ("a", "b", "bias", "residual", "out")
 
 _NO_GRADIENT = "out must be None where a gradient is recorded"
-
-
-def _needs_gradient(call: Call) -> bool:
-    """Return True if a gradient is recorded of a call."""
-    tensors = (call.a, call.b, call.bias, call.residual, call.out)
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,11 +117,17 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 # On a CPU, on fake tensors, within autocast -----------------------------------------------------
 
 
-@untraced
-def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
+def _checked_call(name: str, *given: Any, **named: Any) -> Call:
     call = call_of(name, *given, **named)
     check_call(call)
-    check_type(call)
+    if call.a.dtype not in DTYPES:
+        raise UnsupportedTypeError(wrong_types(call))
+    return call
+
+
+@untraced
+def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
+    call = _checked_call(name, *given, **named)
     if call.residual is not None:
         check_rows(call.residual)
     check_apart(call)
@@ -136,9 +139,7 @@ def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
 
 
 def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
-    call = call_of(name, *given, **named)
-    check_call(call)
-    check_type(call)
+    call = _checked_call(name, *given, **named)
     shape, dtype = output_of(call)
     return call.a.new_empty(shape, dtype=dtype) if call.out is None else None
 
@@ -147,25 +148,22 @@ def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
 def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
     call = autocast_call(call_of(name, *given, **named))
     with torch.autocast(call.a.device.type, enabled=False):
-        return BY_NAME[name](*arguments_of(name, call))
+        return _run(name, call)
 
 
 # Calls of the operators ------------------------------------------------------------------------
 
 
 def by_operator(call: Call) -> torch.Tensor:
-    """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back.
-
-    Raises:
-        RuntimeError: a config or an output is given where there would be a gradient.
-    """
+    """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back. Refuse a
+    config, and an output where there would be a gradient."""
     if not is_dynamo_compiling():
         refuse_foreign(call)
     if call.config is not None:
         raise RuntimeError("config must be None where gradients are recorded or a model is traced; use torch.no_grad()")
     out = call.out
     if out is not None:
-        if _needs_gradient(call):
+        if needs_gradient(call):
             raise RuntimeError(f"{_NO_GRADIENT}; use what is returned, or torch.no_grad()")
         check_call(call)
     call = call._replace(batch_invariant=invariant(call))
@@ -174,28 +172,17 @@ def by_operator(call: Call) -> torch.Tensor:
     name = call.kind if out is None else f"{call.kind}_out"
     if out is not None and cast(call):
         return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
-    result = BY_NAME[name](*arguments_of(name, call))
+    result = _run(name, call)
     return result if out is None else out
 
 
 # Derivatives ------------------------------------------------------------------------------------
 
 
-def _keep(ctx: Any, call: Call) -> None:
-    ctx.batch_invariant = invariant(call)
-    DERIVATIVES[call.kind].save(ctx, call)
-
-
-@untraced
-def _backward(name: str, ways: Ways, ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
-    gradients = DERIVATIVES[name].backward(ctx, gradient, ways)
-    return *gradients, *(None,) * (len(ARGUMENTS[name]) - len(gradients))
-
-
 def recordable(call: Call) -> bool:
     """Return True if a call with gradients needs no operator: plain tensors of a supported type, and nothing that
-    looks at operators, such as torch.func's transforms, fake tensors, or selective checkpointing."""
-    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+    looks at operators."""
+    if transformed():
         return False
     for tensor in (call.a, call.b, call.bias):  # quicker than a generator
         if tensor is not None and (
@@ -212,22 +199,25 @@ def recording(
     instead of the operator, which, if Python implements it, costs several times a launch in the dispatcher.
 
     Args:
-        name: of the operator; the node in autograd's graph, as profilers show it, is called after it.
-        run: multiplies, given the call and what follows it; it is called where no gradient is recorded.
+        name: of the operator, and of the node in autograd's graph, as profilers show it.
+        run: multiplies, given the call and what follows it, with no gradient recorded.
         ways: multiply in the backward pass.
         base: a class of ``torch.autograd``.
     """
-    arguments = len(ARGUMENTS[name])
+    arguments, derivative = len(ARGUMENTS[name]), DERIVATIVES[name]
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
         call, *more = given[arguments:]
-        _keep(ctx, call)
+        ctx.batch_invariant = invariant(call)
+        derivative.save(ctx, call)
         out = run(call, *more)
         # a caller could not change a view in place
         return torch.ops.aten._unsafe_view(out, out.shape) if out._is_view() else out
 
+    @untraced
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
-        return *_backward(name, ways, ctx, gradient), None, None
+        gradients = derivative.backward(ctx, gradient, ways)
+        return *gradients, *(None,) * (arguments + 2 - len(gradients))
 
     methods: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     node = f"{NAMESPACE}_{name}"
@@ -250,18 +240,15 @@ def _below_recorded(call: Call, keys: Any) -> Any:
 
 _RECORDED = {name: recording(name, _below_recorded, Ways(), _SingleLevelFunction) for name in DERIVATIVES}
 
-_sharded: list[bool] = []
-
 
 @untraced
 def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
-    """An operator with its derivatives. torch.library.register_autograd knows no tangents, and no transforms of
+    """An operator with its derivatives. torch.library.register_autograd has no tangents, and no transforms of
     torch.func: at each of their levels this is called with tensors of that level, which one level of autograd records.
-
-    Raises:
-        RuntimeError: an output is given where there would be a gradient or a tangent.
     """
-    recorded, dual, plain, gradients, duals = False, False, True, torch.is_grad_enabled(), _duals_may_exist()
+    # to ask a tensor for its tangent takes 3 us; what torch.compile makes of a forward-mode level sets no current level
+    duals = forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
+    recorded, dual, plain, gradients = False, False, True, torch.is_grad_enabled()
     for tensor in (*given, *named.values()):
         if isinstance(tensor, torch.Tensor):
             recorded = recorded or (gradients and tensor.requires_grad)
@@ -271,7 +258,8 @@ def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
         with torch._C._AutoDispatchBelowAutograd():
             return BY_NAME[name].redispatch(keys & torch._C._after_autograd_keyset, *given, **named)
     call = call_of(name, *given, **named)
-    shard(call)
+    if not (type(call.a) in PLAIN and type(call.b) in PLAIN):  # perhaps the first DTensor
+        sharding.register({name: BY_NAME[name] for name in DERIVATIVES}, ARGUMENTS, call_of)
     tangent = _tangent(call) if dual else None
     if call.out is not None and (recorded or tangent is not None):
         raise RuntimeError(f"{_NO_GRADIENT} or a tangent computed; use what is returned, or torch.no_grad()")
@@ -283,29 +271,19 @@ def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     return out if tangent is None or out is None else forward_ad.make_dual(out, tangent, level=0)
 
 
-def _duals_may_exist() -> bool:
-    """Return False if no tensor can have a tangent: to ask a tensor takes 3 us. What torch.compile makes of a
-    forward-mode level does not set ``forward_ad._current_level``."""
-    return forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
-
-
 def _tangent(call: Call) -> torch.Tensor:
     """The tangent of an output, from those of the tensors, of which some has one."""
     if call.out is not None:
         return call.out
-    given = {field: tensor for field in _TENSORS if (tensor := getattr(call, field)) is not None}
+    given = {field: value for field, value in call._asdict().items() if isinstance(value, torch.Tensor)}
     duals = {field: forward_ad.unpack_dual(tensor, level=0) for field, tensor in given.items()}
     primal = call._replace(**{field: dual.primal for field, dual in duals.items()})
     tangents = call._replace(**{field: dual.tangent for field, dual in duals.items()})
     return DERIVATIVES[call.kind].tangent(primal, tangents).to(output_of(call)[1])
 
 
-def shard(call: Call) -> None:
-    """Register the placements of DTensors with the first tensor that may be one."""
-    if not _sharded and not (type(call.a) in PLAIN and type(call.b) in PLAIN):
-        functional = {name: BY_NAME[name] for name in DERIVATIVES}
-        if sharding.register(functional, ARGUMENTS, call_of):
-            _sharded.append(True)
+def _run(name: str, call: Call) -> Any:
+    return BY_NAME[name](*arguments_of(name, call))
 
 
 def _flops(name: str, a: Any, b: Any, *_: Any, **__: Any) -> int:
@@ -317,10 +295,8 @@ for _name in SCHEMAS:
     OPERATORS.impl(_name, partial(_on_cpu, _name), "CPU")
     OPERATORS.impl(_name, partial(_by_autograd, _name), "Autograd", with_keyset=True)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", partial(_on_fake, _name), lib=OPERATORS)
-    _run = partial(lambda name, call: BY_NAME[name](*arguments_of(name, call)), _name)
-    torch.library.register_vmap(
-        f"{NAMESPACE}::{_name}", partial(batching_rule, partial(call_of, _name), _run), lib=OPERATORS
-    )
+    _rule = partial(batching_rule, partial(call_of, _name), partial(_run, _name))
+    torch.library.register_vmap(f"{NAMESPACE}::{_name}", _rule, lib=OPERATORS)
     register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(partial(_flops, _name))
 for _name in DERIVATIVES:
     for _key in ("AutocastCUDA", "AutocastCPU"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -14,6 +14,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.serve.call import autocast_type
 from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, tables_for
@@ -24,18 +25,17 @@ from hopper_gemm.serve.ops import mm
 
 
 class HopperLinear(torch.nn.Linear):
-    """``torch.nn.Linear`` by our kernel: the same parameters, hooks and state_dict."""
+    """``torch.nn.Linear`` by our kernel: the same parameters, hooks and state_dict.
 
-    batch_invariant: ClassVar[bool | None] = None
+    Attributes:
+        batch_invariant: True on an instance where a row of the output does not depend on the other rows of the input;
+            None: as the thread's context says.
+    """
+
+    batch_invariant: bool | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return _linear(input, self.weight, self.bias, self.batch_invariant)
-
-
-class BatchInvariantLinear(HopperLinear):
-    """:class:`HopperLinear` where a row of the output does not depend on the other rows of the input."""
-
-    batch_invariant: ClassVar[bool | None] = True
 
 
 class AccumulatingLinear(HopperLinear):
@@ -56,12 +56,6 @@ class AccumulatingLinear(HopperLinear):
                 "set it before a forward pass, or patch without main_grad"
             )
         return _Accumulated.apply(input, weight, self.bias, total, MODE.batch_invariant if rule is None else rule)
-
-
-class BatchInvariantAccumulatingLinear(AccumulatingLinear):
-    """Batch-invariant :class:`AccumulatingLinear`."""
-
-    batch_invariant: ClassVar[bool | None] = True
 
 
 class _Accumulated(torch.autograd.Function):
@@ -86,15 +80,6 @@ class _Accumulated(torch.autograd.Function):
         return of_x, None, of_bias, None, None
 
 
-_CLASSES: dict[tuple[bool, bool], type[HopperLinear]] = {
-    (False, False): HopperLinear,
-    (True, False): BatchInvariantLinear,
-    (False, True): AccumulatingLinear,
-    (True, True): BatchInvariantAccumulatingLinear,
-}
-"""By batch invariance and main_grad."""
-
-
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool | None
 ) -> torch.Tensor:
@@ -106,7 +91,7 @@ def _linear(
     invariant = MODE.batch_invariant if batch_invariant is None else batch_invariant
     if POLICY.fallback != "never" and not invariant and _torch_alone(x, weight, bias):
         return torch.nn.functional.linear(x, weight, bias)
-    if (dtype := _autocast(x)) is not None:
+    if (dtype := autocast_type(x)) is not None:
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     before = POLICY.fallback
     POLICY.fallback = "faster" if before == "unsupported" else before
@@ -129,44 +114,26 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
     device, dtype = x.device, x.dtype
     if weight.numel() == 0 or weight.device != device or (bias is not None and bias.device != device):
         return True
-    if (target := _autocast(x)) is not None:
+    if (target := autocast_type(x)) is not None:
         return target not in DTYPES or not {tensor.dtype for tensor in given} <= {torch.float32, *DTYPES}
     return dtype not in DTYPES or weight.dtype != dtype or (bias is not None and bias.dtype != dtype)
 
 
-def _autocast(x: torch.Tensor) -> torch.dtype | None:
-    """Return the type to which autocast casts on a tensor's device, None where it does not cast."""
-    if not torch._C._is_any_autocast_enabled():
-        return None
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind) else None
-
-
 @dataclass(frozen=True)
 class PatchedLayer:
-    """What was decided about a layer.
-
-    Args:
-        name: of the layer in its model.
-        about: its class and weight.
-        replaced: True if it multiplies by our kernel.
-        why: the reason.
-    """
+    """What was decided about a layer: its name in the model, its class and weight, whether it multiplies by our kernel,
+    and why."""
 
     name: str
-    about: str
+    summary: str
     replaced: bool
     why: str
 
 
 @dataclass
 class Patch:
-    """What :func:`patch` did to a model; printable.
-
-    Args:
-        layers: all layers that are a ``torch.nn.Linear`` or derived from it, with the reason.
-        modules: those that are replaced; none after :meth:`undo`.
-    """
+    """What :func:`patch` did to a model; printable. All layers that are a ``torch.nn.Linear`` or derived from it, and
+    the modules that are replaced; none after :meth:`undo`."""
 
     layers: tuple[PatchedLayer, ...]
     modules: tuple[torch.nn.Linear, ...]
@@ -174,9 +141,10 @@ class Patch:
     def undo(self) -> None:
         """Let the replaced layers multiply by torch again. A class that others derived from ours since then, as
         parametrizations and FSDP do, is made anew of ``torch.nn.Linear``; one that is not ours any more stays."""
-        classes: dict[type, type] = dict.fromkeys(_CLASSES.values(), torch.nn.Linear)
+        classes: dict[type, type] = dict.fromkeys((HopperLinear, AccumulatingLinear), torch.nn.Linear)
         for module in self.modules:
             module.__class__ = _without_ours(type(module), classes)
+            vars(module).pop("batch_invariant", None)
         self.modules = ()
 
     def __str__(self) -> str:
@@ -184,11 +152,13 @@ class Patch:
         width = max((len(layer.name) for layer in self.layers), default=0)
         end = "were replaced, and are torch's again" if count and not self.modules else "multiply by hopper_gemm"
         for device in {module.weight.device for module in self.modules}:
-            if not _on_hopper(device):
+            try:
+                check_device(device)
+            except UnsupportedError:
                 end = f"are replaced; torch multiplies on {device}, which is no Hopper GPU"
         lines = [f"{count} of {len(self.layers)} linear layers {end}"]
         lines += [
-            f"  {layer.name:{width}}  {layer.about}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
+            f"  {layer.name:{width}}  {layer.summary}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
             for layer in self.layers
         ]
         return "\n".join(lines)
@@ -208,32 +178,20 @@ def _without_ours(cls: type, classes: dict[type, type]) -> type:
     return classes[cls]
 
 
-def _on_hopper(device: torch.device) -> bool:
-    with suppress(UnsupportedError):
-        check_device(device)
-        return True
-    return False
-
-
 def patch(
     model: torch.nn.Module, batch_invariant: bool = False, tokens: Iterable[int] = (), main_grad: bool = False
 ) -> Patch:
     """Let the ``torch.nn.Linear`` layers of a model multiply by our kernel where it pays.
 
-    A layer runs :func:`hopper_gemm.linear`: one launch, whose epilogue adds a bias to the fp32 sum before the one
-    rounding.
+    A replaced layer runs :func:`hopper_gemm.linear`, and stays the same object with the same parameters: optimizers,
+    hooks, state_dict, DDP and tied weights see no difference. A call goes to torch where torch.mm was measured to be
+    faster for its number of rows, and where the kernel cannot run, as on a CPU, unless :func:`hopper_gemm.fallback`
+    says ``"never"``; so does what ``torch.nn.functional.linear`` runs or refuses in its own way.
 
-    A replaced layer stays the same object with the same parameters: optimizers, hooks, state_dict, DDP and tied weights
-    see no difference. Autograd, autocast, checkpointing, CUDA graphs and torch.compile work as with ``matmul``. A call
-    goes to torch where torch.mm was measured to be faster for its number of rows, and where the kernel cannot run, as
-    on a CPU, unless :func:`hopper_gemm.fallback` says ``"never"``. What ``torch.nn.functional.linear`` runs or refuses
-    in its own way (types that differ, a weight of a class that overrides it) goes to it.
-
-    A layer is left as it is if the tuned entries of its n and k say that torch.mm is the faster, in the geometric mean;
-    if nothing is known about it and its operands would be copied at each call; if its type is not supported; or if
-    other code runs in the place of its class's ``forward``: one of its own class or set on the instance, TorchScript,
-    ``torch.nn.MultiheadAttention`` and the fast path of ``torch.nn.TransformerEncoderLayer``, which read the weight. A
-    layer of which nothing is known is replaced: time it before by :func:`hopper_gemm.warmup`.
+    A layer is left as it is if its tuned entries show torch.mm to be faster, in the geometric mean; if it is untuned
+    and its operands would be copied at each call; if its type is not supported; or if other code runs in the place of
+    its class's ``forward``, such as TorchScript or ``torch.nn.MultiheadAttention``, which reads the weight. Another
+    untuned layer is replaced: time it before by :func:`hopper_gemm.warmup`.
 
     Args:
         model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.
@@ -242,8 +200,7 @@ def patch(
         tokens: rows of the activations that count; by default all that have an entry.
         main_grad: True: the gradient of a weight of bf16 or fp16 is added, unrounded, to ``weight.main_grad``, an fp32
             tensor of the weight's shape that the caller sets, and zeroes; ``weight.grad`` stays as it is, and hooks of
-            the weight's gradient are not called. Where the layer suits the kernel, the product and the sum are one
-            launch, in place. For eager code; torch.compile leaves such layers to it.
+            the weight's gradient are not called. For eager code.
 
     Returns:
         What was replaced and why; print it, or undo it.
@@ -266,24 +223,22 @@ def patch(
     tokens = listed("tokens", tokens, "numbers of rows")
     if wrong := [rows for rows in tokens if type(rows) is not int]:
         raise TypeError(f"tokens must be numbers of rows but has {shown(wrong[0])}; give ints")
-    linears: list[tuple[str, Any]] = [(name, module) for name, module in model.named_modules() if _is_linear(module)]
-    readers = _readers(model, batch_invariant)
-    layers = [
-        _decided(name, module, batch_invariant, frozenset(tokens), readers.get(id(module)) or _hidden(module))
-        for name, module in linears
-    ]
+    readers, linears, layers = _readers(model, batch_invariant), list[Any](), list[PatchedLayer]()
+    for name, module in model.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule) and getattr(module, "original_name", "") == "Linear"
+        if scripted or isinstance(module, torch.nn.Linear):
+            hidden = readers.get(id(module)) or _hidden(module)
+            linears.append(module)
+            layers.append(_decided(name, module, batch_invariant, frozenset(tokens), hidden))
     if batch_invariant and (cannot := [layer for layer in layers if not layer.replaced]):
-        refused = "; ".join(f"{layer.name or 'the model'} ({layer.about}): {layer.why}" for layer in cannot)
+        refused = "; ".join(f"{layer.name or 'the model'} ({layer.summary}): {layer.why}" for layer in cannot)
         raise ValueError(f"batch_invariant needs every linear layer, and nothing was replaced: {refused}")
-    modules = tuple(module for (_, module), layer in zip(linears, layers, strict=True) if layer.replaced)
+    modules = tuple(module for module, layer in zip(linears, layers, strict=True) if layer.replaced)
     for module in modules:
-        module.__class__ = _CLASSES[batch_invariant, main_grad]
+        module.__class__ = AccumulatingLinear if main_grad else HopperLinear
+        if batch_invariant:
+            module.batch_invariant = True
     return Patch(tuple(layers), modules)
-
-
-def _is_linear(module: torch.nn.Module) -> bool:
-    scripted = isinstance(module, torch.jit.ScriptModule) and getattr(module, "original_name", "") == "Linear"
-    return scripted or isinstance(module, torch.nn.Linear)
 
 
 def _readers(model: torch.nn.Module, always: bool) -> dict[int, str]:
@@ -318,12 +273,11 @@ def _hidden(module: Any) -> str:
     return "no features" if module.weight.numel() == 0 else ""
 
 
-def _decided(
-    name: str, module: torch.nn.Linear, batch_invariant: bool, tokens: Collection[int], hidden: str
-) -> PatchedLayer:
+def _decided(name: str, module: Any, batch_invariant: bool, tokens: Collection[int], hidden: str) -> PatchedLayer:
+    """Decide on a layer; ``hidden`` is why its forward would not run, if so."""
     weight: Any = getattr(module, "weight", None)
     summary = type(module).__name__
-    with suppress(AttributeError, RuntimeError):  # none, or not yet initialised
+    with suppress(AttributeError, RuntimeError):  # no weight, or not yet initialised
         summary = f"{summary} {tuple(weight.shape)} {weight.dtype}"
     if hidden:
         return PatchedLayer(name, summary, False, hidden)
@@ -335,25 +289,20 @@ def _decided(
 
 
 def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
-    """Return whether a layer is worth replacing, and the reason."""
+    """Return whether a layer is worth replacing, and the reason: the speedups of its tuned entries in this thread's
+    context, by their rows. A speedup on another kind of GPU says nothing of this one."""
     (n, k), dtype = weight.shape, DTYPES.get(weight.dtype, "bf16")
-    device = weight.get_device() if weight.is_cuda else 0
-    speedups = dict(_speedups(GemmProblem(1, n, k, dtype), tokens, device))
+    speedups: dict[int, float] = {}
+    for table in reversed(tables_for(weight.get_device() if weight.is_cuda else 0)):
+        for entry in () if table.of_sister else table.serving:
+            problem = entry.problem
+            same = (problem.n, problem.k, problem.dtype, problem.layouts) == (n, k, dtype, "kk")
+            if same and entry.context == MODE.context and (not tokens or problem.m in tokens):
+                speedups[problem.m] = entry.speedup  # the first table counts
     if speedups:
         mean = geometric_mean(speedups.values())
-        shown = ", ".join(str(m) for m in sorted(speedups)[:4]) + (", ..." if len(speedups) > 4 else "")
-        return mean >= 1.0, f"{mean:.3f}x torch.mm at m = {shown}"
+        rows = ", ".join(map(str, sorted(speedups)[:4])) + (", ..." if len(speedups) > 4 else "")
+        return mean >= 1.0, f"{mean:.3f}x torch.mm at m = {rows}"
     if filled_up(GemmProblem(8, n, k, dtype)) != GemmProblem(8, n, k, dtype):
         return False, "n or k is no multiple of 8, so that operands would be copied at each call"
     return True, "untuned: the model picks, hopper_gemm.warmup times"
-
-
-def _speedups(layer: GemmProblem, tokens: Collection[int], device: int) -> Iterator[tuple[int, float]]:
-    """Rows and speedup of a layer's entries in this thread's context, those of the first table last. A speedup on
-    another kind of GPU says nothing of this one."""
-    for table in reversed([table for table in tables_for(device) if not table.of_sister]):
-        for entry in table.serving:
-            problem = entry.problem
-            same = (problem.n, problem.k, problem.dtype, problem.layouts) == (layer.n, layer.k, layer.dtype, "kk")
-            if same and entry.context == MODE.context and (not tokens or problem.m in tokens):
-                yield problem.m, entry.speedup

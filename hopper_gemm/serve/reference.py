@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call, cast, invariant, output_of, traced
+from hopper_gemm.serve.call import Call, Maybe, cast, invariant, needs_gradient, output_of, traced
 from hopper_gemm.serve.checks import (
     DTYPES,
     PLAIN,
@@ -21,7 +21,7 @@ from hopper_gemm.serve.fallback import POLICY
 
 
 def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
-    """An activation by torch."""
+    """An activation by torch; ``z`` itself without an activation."""
     if not activation:
         return z
     entry = ACTIVATIONS[activation]
@@ -69,19 +69,23 @@ def falls_back(call: Call) -> bool:
 
 
 def by_torch(call: Call) -> torch.Tensor:
-    """A call by torch, as the public functions return it: of any type and device, in the type of the output.
-
-    Raises:
-        TypeError, ValueError: arguments that do not fit.
-    """
+    """A call by torch, as the public functions return it: of any type and device, in the type of the output. Raises as
+    :func:`hopper_gemm.serve.checks.check_call`."""
     a, b, out = call.a, call.b, call.out
     if not (a.is_nested or b.is_nested):  # whose sizes torch judges
         check_call(call)
     if out is not None and not traced(call) and _have_memory(call):
         check_apart(call)
-    if call.kind == "mm":
-        return _mm(a, b, out, call.out_dtype)
     dtype = out.dtype if out is not None else call.out_dtype or a.dtype
+    if call.kind == "mm":
+        more: dict[str, Any] = {} if out is None else {"out": out}
+        if dtype != a.dtype and a.is_cuda and not needs_gradient(Call(a, b)):
+            more["out_dtype"] = dtype
+        elif dtype != a.dtype:
+            a, b = a.to(dtype), b.to(dtype)
+        product = torch.mm(a, b, **more)
+        # autocast may have chosen another type than out_dtype
+        return product if out is not None or call.out_dtype is None else product.to(call.out_dtype)
     a, b = (tensor if tensor.dtype == dtype else tensor.to(dtype) for tensor in (a, b))
     if call.kind == "bmm":
         return torch.matmul(a, b).to(dtype)
@@ -93,28 +97,12 @@ def by_torch(call: Call) -> torch.Tensor:
     return result if out is None else out.copy_(result)
 
 
-def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None) -> torch.Tensor:
-    dtype = out.dtype if out is not None else out_dtype or a.dtype
-    more: dict[str, Any] = {} if out is None else {"out": out}
-    if dtype != a.dtype:
-        if a.is_cuda and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-            more["out_dtype"] = dtype
-        else:
-            a, b = a.to(dtype), b.to(dtype)
-    product = torch.mm(a, b, **more)
-    if out is not None:
-        return out
-    return product if out_dtype is None else product.to(out_dtype)  # autocast has chosen another
-
-
 def _have_memory(call: Call) -> bool:
     """Return True if the elements of all tensors have addresses."""
-    for tensor in (call.a, call.b, call.bias, call.residual, call.out):
-        if tensor is None:
-            continue
-        if type(tensor) not in PLAIN or tensor.layout != torch.strided or tensor.device.type == "meta":
-            return False
-    return True
+    return all(
+        tensor is None or (type(tensor) in PLAIN and tensor.layout == torch.strided and tensor.device.type != "meta")
+        for tensor in (call.a, call.b, call.bias, call.residual, call.out)
+    )
 
 
 def repeatable(call: Call, product: torch.Tensor) -> bool:
@@ -124,13 +112,7 @@ def repeatable(call: Call, product: torch.Tensor) -> bool:
     return _have_memory(call) and 0 not in (call.a.numel(), product.numel())
 
 
-def launch_torch(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    *rest: None,
-) -> None:
+def launch_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, bias: Maybe = None, *rest: None) -> None:
     """torch.mm, or torch.addmm with a bias, in the form of a loaded kernel: ``b`` is (n, k)."""
     if bias is not None:
         torch.addmm(bias, a, b.mT, out=out)

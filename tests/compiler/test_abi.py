@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from hopper_gemm.compiler import shared
+from hopper_gemm.compiler import extension
 from hopper_gemm.compiler.abi import ARGUMENTS, DEFINITIONS, FINISH
 from hopper_gemm.compiler.compile import FUNCTION, compile_kernel
 from hopper_gemm.kernel.gemm import HopperGemm
@@ -45,7 +45,7 @@ def test_another_declaration_makes_another_library_of_c(tmp_path, monkeypatch):
     """The library that was kept for the former arguments is not called with the new ones."""
     source = tmp_path / "known.c"
     source.write_text("")
-    before = shared.library_name(source, "1")
+    before = extension.extension_name(source)
     assert f"-DABI_FINISH={len(FINISH)}" in DEFINITIONS
-    monkeypatch.setattr(shared, "DEFINITIONS", ("-DABI_FINISH=9",))
-    assert shared.library_name(source, "1") != before
+    monkeypatch.setattr(extension, "DEFINITIONS", ("-DABI_FINISH=9",))
+    assert extension.extension_name(source) != before

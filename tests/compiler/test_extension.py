@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
@@ -11,7 +12,6 @@ import sysconfig
 import pytest
 
 from hopper_gemm.compiler import extension as module
-from hopper_gemm.compiler import shared
 from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
 from hopper_gemm.compiler.store import FOLDER
 from hopper_gemm.serve import EXTENSION
@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 def empty(monkeypatch, tmp_path):
     """An empty cache and an empty folder of the package."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(shared, "FOLDER", tmp_path / "package")
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "package")
     return tmp_path
 
 
@@ -60,6 +60,18 @@ def test_it_is_made_where_that_is_asked_and_kept_for_its_user_alone(empty, monke
     assert made == [EXTENSION]
     library.chmod(library.stat().st_mode | stat.S_IWOTH)
     assert extension_of(EXTENSION) is None, "others may write to it"
+
+
+def test_its_file_is_its_users_alone_under_any_umask(empty, monkeypatch):
+    """A file that the group may write, as under a umask of 002, would be refused by every later process."""
+    monkeypatch.setattr(module, "built_extension", lambda source: b"made")
+    before = os.umask(0o002)
+    try:
+        library = extension_of(EXTENSION, build=True)
+    finally:
+        os.umask(before)
+    assert library is not None
+    assert stat.S_IMODE(library.stat().st_mode) == 0o600
 
 
 def test_the_packages_own_comes_first(empty, monkeypatch):

@@ -18,6 +18,7 @@ import torch
 
 from hopper_gemm.compiler import compile as compile_module
 from hopper_gemm.compiler import loader
+from hopper_gemm.compiler import store as store_module
 from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.compile import Compiled
@@ -52,7 +53,7 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     others = [digest(config_of(change)) for change in changes]
     others.append(KernelId.of(GemmConfig(), PROBLEM, METER).digest)
     others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
-    monkeypatch.setattr("hopper_gemm.compiler.store._versions", lambda: (("torch", "0.0"),))
+    monkeypatch.setattr("hopper_gemm.compiler.store.versions", lambda: {"torch": "0.0"})
     others.append(digest(GemmConfig()))
     monkeypatch.undo()
     monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda *classes: "other sources")
@@ -257,7 +258,7 @@ def test_many_writers_leave_one_whole_entry_and_readers_meet_nothing_else(tmp_pa
 
 def test_clearing_removes_every_entry_and_what_is_half_written_and_nothing_else(entry):
     store, kernel = entry
-    half, foreign = store.object_file(kernel).with_name(f"{kernel.digest}.oxk3_9a"), store.root / "notes.json"
+    half, foreign = store.object_file(kernel).with_name(f".{kernel.digest}.o.7-9.part"), store.root / "notes.json"
     half.write_bytes(b"half")
     foreign.write_text("mine")
     size = sum(path.stat().st_size for path in store.root.iterdir() if path not in (foreign, store.root / LOCK))
@@ -336,14 +337,14 @@ def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
 
 def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
-    write = KernelStore._write
+    write = store_module.replace_file
 
-    def refuse(store, path, content):
-        if store.root == root:
+    def refuse(path, *content):
+        if path.parent == root:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(store, path, content)
+        write(path, *content)
 
-    monkeypatch.setattr(KernelStore, "_write", refuse)
+    monkeypatch.setattr(store_module, "replace_file", refuse)
 
 
 def read_only(monkeypatch, root):

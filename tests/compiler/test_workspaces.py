@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 
-from hopper_gemm.compiler import padding, workspaces
+from hopper_gemm.compiler import padded, workspaces
 from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, CapturedWords, PerStream
 
 STREAM = 7
@@ -67,17 +67,17 @@ def device(monkeypatch):
 
 
 def spaces():
-    return PerStream(workspaces._made, workspaces._fits, workspaces._captured)
+    return PerStream(workspaces._made, lambda device, sizes: workspaces._made(device, sizes, captured=True))
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_no_workspace_that_outlives_its_launch_is_of_a_pool(device, number):
     """Of CUDA graph trees, which warm up with all allocations in their pool, and then capture."""
-    kept, padded = spaces(), PerStream(padding._made, lambda room, sizes: room.room.numel() >= sizes[0])
+    kept, padding = spaces(), PerStream(padded._made)
     device.pool, device.number = "trees", number
     for sums in (100, 10000):
         kept.get(0, sums, 10)
-        padded.get(0, sums)
+        padding.get(0, sums)
     assert device.of_pool() == []
 
 

@@ -7,7 +7,7 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.compiler import workspaces
-from hopper_gemm.compiler.padding import PADDED
+from hopper_gemm.compiler.padded import PADDED
 from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.compiler.workspaces import WORKSPACES, CapturedWords
 from hopper_gemm.model.problem import GemmProblem

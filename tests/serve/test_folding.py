@@ -216,7 +216,7 @@ def test_passes_of_others_stay_and_folding_takes_a_free_place_or_warns():
     with held(first):
         folding.start()
         folding.start()
-        assert (getattr(config, first), getattr(config, second)) == (print, folding._own[0])
+        assert (getattr(config, first), getattr(config, second)) == (print, folding.folding())
         folding.stop()
         assert (getattr(config, first), getattr(config, second)) == (print, None)
     with held(first, second), pytest.warns(UserWarning, match="activations are not folded: other passes hold"):

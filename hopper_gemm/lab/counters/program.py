@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from hopper_gemm.compiler.padding import load_any
+from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.lab.counters.counting import Stage, point_of
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
@@ -26,15 +25,9 @@ from hopper_gemm.serve import EXTENSION
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """The kernels compiled ahead.
-
-    Args:
-        kernels: that serve the problems, or of the menu; one kernel may serve several problems.
-        compiled: how many of them were not in the store before.
-        failed: those that could not be compiled, as config, with the reason; ``matmul`` would fail on them too. If none
-            could, :func:`prebuild` raises.
-        extension: True if the extension of torch is there; without it, calls take longer on the host.
-    """
+    """Number of kernels that serve the problems, or of the menu; how many of them were compiled now; those that could
+    not be, as config, with the reason; and whether the extension of torch is there, without which calls take longer on
+    the host."""
 
     kernels: int
     compiled: int
@@ -54,16 +47,15 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every problem that nobody tuned. With none of them only the extension of torch is compiled, which takes
-    some twenty seconds where it is missing, and a C++ compiler; processes that start afterwards use it.
+    it picks for every untuned problem. Without arguments only the extension of torch is compiled, in some twenty
+    seconds by a C++ compiler, for processes that start afterwards.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
 
     Args:
-        problems: :class:`hopper_gemm.GemmProblem`, batch-invariant ones included, or (m, n, k) of bf16 operands, both
-            contiguous along k.
-            With a finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
+        problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
+            finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
             most.
@@ -72,7 +64,7 @@ def prebuild(
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
         store: folder of compiled kernels, and nothing but kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
-        watch: told after each kernel how many are done, and of how many.
+        watch: called after each kernel with the number that are done, and the number of all.
 
     Raises:
         ValueError: sizes that are no problem, another context, or no element type or layouts.
@@ -104,7 +96,12 @@ def prebuild(
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
         GemmProblem(8, 8, 8, *types)
     among = tables(None if gpu is None else slug(gpu))
-    pairs = dict.fromkeys(_with_finish(given) for given in listed("problems", problems, "problems"))
+    pairs: dict[tuple[GemmProblem, Finish | None], None] = {}
+    for given in listed("problems", problems, "problems"):
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
+            pairs[GemmProblem.of(given[0]), given[1]] = None
+        else:
+            pairs[GemmProblem.of(given), None] = None
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs
@@ -112,13 +109,6 @@ def prebuild(
     wanted += [PaddingId() for problem, _ in pairs if problem.padded]
     wanted += [KernelId.of(kernel, GemmProblem(8, 8, 8, *types)) for types in menu for kernel in suited(*types)]
     return build(list(dict.fromkeys(wanted)), store, workers, watch)
-
-
-def _with_finish(given: GemmProblem | tuple[Any, ...]) -> tuple[GemmProblem, Finish | None]:
-    """Return the problem and its finish from an element of ``problems``."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
-        return GemmProblem.of(given[0]), given[1]
-    return GemmProblem.of(given), None
 
 
 def build(
@@ -131,11 +121,9 @@ def build(
     uses; arguments and errors as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     compiled = KernelStore(folder)
-    missing = [
-        kernel
-        for kernel in kernels
-        if compiled.report(kernel) is None and (store is not None or shipped(kernel) is None)
-    ]
+    missing = [kernel for kernel in kernels if compiled.report(kernel) is None]
+    if store is None:
+        missing = [kernel for kernel in missing if shipped(kernel) is None]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
     compiled.prepare()
@@ -146,14 +134,12 @@ def build(
         for done, kernel in enumerate(missing, 1):
             built = pool.result(kernel)
             if built.status != "ok":
-                failed[str(kernel.config if isinstance(kernel, KernelId) else kernel)] = (
-                    f"{built.status.replace('_', ' ')}: {built.reason}"
-                )
+                name = str(kernel.config if isinstance(kernel, KernelId) else kernel)
+                failed[name] = f"{built.status.replace('_', ' ')}: {built.reason}"
             watch(done, len(missing))
     finally:
         pool.close()
     if len(failed) == len(kernels):
-        raise RuntimeError(
-            f"none of {len(kernels)} kernels could be compiled; the first: {next(iter(failed.values()))}"
-        )
+        reason = next(iter(failed.values()))
+        raise RuntimeError(f"none of {len(kernels)} kernels could be compiled; the first: {reason}")
     return Prebuilt(len(kernels), len(missing) - len(failed), failed, extension)

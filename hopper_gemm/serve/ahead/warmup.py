@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import median
-from typing import NamedTuple
 
 import torch
 
 from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.padding import PaddedKernel, behind_padding
+from hopper_gemm.compiler.padded import PaddedKernel, behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
@@ -34,14 +33,9 @@ Problems = Iterable[GemmProblem | tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What a warm-up did.
-
-    Args:
-        loaded: problems whose kernel was only loaded: they have an entry in a tuned table, or one candidate.
-        timed: the entries of the others, now in the user's table.
-        failed: problems of which no candidate could be compiled, with the reason.
-        seconds: that it took.
-    """
+    """What a warm-up did, and how long it took: problems whose kernel was only loaded, since they have an entry in a
+    tuned table, or a single candidate; the entries of the others, now in the user's table; and problems of which no
+    candidate could be compiled, with the reason."""
 
     loaded: list[GemmProblem]
     timed: list[TunedEntry]
@@ -56,28 +50,22 @@ class Warmed:
         return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 
-def _say(line: str) -> None:
-    print(f"hopper-gemm: {line}", file=sys.stderr, flush=True)
-
-
 def warmup(
     what: torch.nn.Module | Problems,
     candidates: int = 4,
     *,
     tokens: Iterable[int] = (),
-    say: Callable[[str], None] = _say,
+    say: Callable[[str], None] = lambda line: print(f"hopper-gemm: {line}", file=sys.stderr, flush=True),
 ) -> Warmed:
     """Load the kernels of problems before they are needed; of each problem without an entry in a tuned table time the
     picks of the model, and keep the fastest in the user's own table.
 
     Later calls of :func:`hopper_gemm.matmul`, of this process and of later ones, run what was kept. An entry of
-    ``hopper-gemm tune`` comes before it and replaces it. Candidates that are not in the store are compiled first, on
-    all cores, by processes that do not run the caller's script again, as is the extension of torch, for processes that
-    start afterwards.
+    ``hopper-gemm tune`` comes before it and replaces it. What is not in the store is compiled first, as by
+    :func:`hopper_gemm.prebuild`, the extension of torch too.
 
     A launch is timed :data:`ROUNDS` times by events, between copies that fill the L2, beside torch.mm in the same
-    rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second: 15 of 3 to 1500 rows
-    took 1.3 s on an NVIDIA H200.
+    rounds. The GPU should be idle otherwise. Once compiled, a problem takes a tenth of a second.
 
     Args:
         what: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; or a model: its
@@ -111,8 +99,11 @@ def warmup(
     chip, runs = chip_of(device), dict[GemmProblem, list[Kernel]]()
     for problem in problems:
         pick = pick_for(problem, device)
-        tuned_here = pick.entry is not None and pick.how != "other GPU"
-        runs[problem] = [pick.config] if tuned_here else _contenders(problem, pick.config, candidates, chip)
+        runs[problem] = [pick.config]
+        if pick.entry is None or pick.how == "other GPU":  # other binaries that the model expects to be fast
+            others = choices(problem, candidates, (pick.config,), chip)
+            runs[problem] += [kernel for kernel in others if kernel.compiled() != pick.config.compiled()]
+            del runs[problem][candidates:]
     kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]
     kernels += [PaddingId() for problem in problems if problem.padded]
     built = build(list(dict.fromkeys(kernels)), watch=lambda done, total: say(f"{done} of {total} kernels compiled"))
@@ -131,7 +122,10 @@ def warmup(
                 line = f"{timed[-1].config}, {timed[-1].speedup:.3f}x torch.mm"
                 say(f"{number} of {len(runs)}: {_described(problem)}: {line}")
     finally:
-        _keep(timed, device)
+        if timed:
+            path = own_paths(slug(torch.cuda.get_device_properties(device).name))[0]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tuned(path, timed)
     return Warmed(loaded, timed, failed, time.perf_counter() - began)
 
 
@@ -163,34 +157,19 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
     ]
 
 
-def _contenders(problem: GemmProblem, first: Kernel, count: int, chip: Chip) -> list[Kernel]:
-    """The pick, then other binaries that the model expects to be fast."""
-    others = [kernel for kernel in choices(problem, count, (first,), chip) if kernel.compiled() != first.compiled()]
-    return [first, *others][:count]
-
-
 # Timing ---------------------------------------------------------------------------------------
 
 
-class _Operands(NamedTuple):
+def _operands(problem: GemmProblem) -> tuple[torch.Tensor, ...]:
     """Random matrices of a problem: a (m, k), b (n, k), out (m, n)."""
-
-    a: torch.Tensor
-    b: torch.Tensor
-    out: torch.Tensor
-
-
-def _operands(problem: GemmProblem) -> _Operands:
     types = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}
     operand, result = (types[name] for name in types_of(problem.dtype))
-
-    def drawn(rows: int, along_k: bool) -> torch.Tensor:
-        sides = (rows, problem.k) if along_k else (problem.k, rows)
-        matrix = torch.randn(sides, device="cuda", dtype=operand)
-        return matrix if along_k else matrix.t()
-
-    a, b = (drawn(rows, axis == "k") for rows, axis in zip((problem.m, problem.n), problem.layouts, strict=True))
-    return _Operands(a, b, torch.empty(problem.m, problem.n, device="cuda", dtype=result))
+    a, b = (
+        torch.randn((rows, problem.k) if axis == "k" else (problem.k, rows), device="cuda", dtype=operand)
+        for rows, axis in zip((problem.m, problem.n), problem.layouts, strict=True)
+    )
+    out = torch.empty(problem.m, problem.n, device="cuda", dtype=result)
+    return a if problem.layouts[0] == "k" else a.t(), b if problem.layouts[1] == "k" else b.t(), out
 
 
 def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip: Chip) -> TunedEntry:
@@ -203,19 +182,40 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
     return _entry(problem, kernels[best], theirs, ours[best], device)
 
 
+def _entry(
+    problem: GemmProblem, kernel: LoadedKernel | PaddedKernel, theirs: list[float], ours: list[float], device: int
+) -> TunedEntry:
+    """The entry of a kernel, by the seconds of torch.mm and of the kernel in each round."""
+    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
+    middle, report, gpu = median(theirs), kernel.report, torch.cuda.get_device_properties(device)
+    half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
+    return TunedEntry(
+        problem=problem,
+        regime="burst",
+        config=kernel.config,
+        speedup=median(speedups),
+        speedup_low=speedups[len(speedups) // 2 - half],
+        speedup_high=speedups[(len(speedups) - 1) // 2 + half],
+        noise=median(abs(seconds - middle) for seconds in theirs) / middle,
+        registers=report.registers,
+        wgmma=report.wgmma,
+        instructions=report.instructions,
+        code=report.code,
+        study=WARMUP,
+        gpu=gpu.name,
+        context="isolated",
+        board=f"GPU-{gpu.uuid}",
+    )
+
+
 def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_bytes: int) -> list[list[float]]:
-    """Seconds of every launch in each of some rounds, on the current stream of the current device, to rank picks.
+    """Seconds of every launch in each timed round, on the current stream of the current device, to rank picks.
 
     The time between two events includes some microseconds beside the launch, the same for all, so that speedups of
     short launches come out closer to 1. The study's timer (:mod:`hopper_gemm.tune.measure.timing`) is more exact.
 
     A round runs each launch once, odd rounds in reverse. Before each, a copy reads and writes twice the L2: operands
     are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs.
-
-    Args:
-        launches: each starts work on the current stream.
-        rounds: timed.
-        l2_bytes: of the GPU's L2.
     """
     source, target = (torch.zeros(2 * l2_bytes, dtype=torch.uint8, device="cuda") for _ in range(2))
     marks: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in launches]
@@ -230,45 +230,6 @@ def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_b
             noted.append((begin, end))
     torch.cuda.synchronize()
     return [[begin.elapsed_time(end) / 1e3 for begin, end in noted[UNTIMED:]] for noted in marks]
-
-
-def _entry(
-    problem: GemmProblem,
-    kernel: LoadedKernel | PaddedKernel,
-    theirs: Sequence[float],
-    ours: Sequence[float],
-    device: int,
-) -> TunedEntry:
-    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
-    middle = median(theirs)
-    gpu, report = torch.cuda.get_device_properties(device), kernel.report
-    half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
-    low, high = (speedups[len(speedups) // 2 - half], speedups[(len(speedups) - 1) // 2 + half])
-    return TunedEntry(
-        problem=problem,
-        regime="burst",
-        config=kernel.config,
-        speedup=median(speedups),
-        speedup_low=low,
-        speedup_high=high,
-        noise=median(abs(seconds - middle) for seconds in theirs) / middle,
-        registers=report.registers,
-        wgmma=report.wgmma,
-        instructions=report.instructions,
-        code=report.code,
-        study=WARMUP,
-        gpu=gpu.name,
-        context="isolated",
-        board=f"GPU-{gpu.uuid}",
-    )
-
-
-def _keep(entries: Sequence[TunedEntry], device: int) -> None:
-    """Write entries to the user's own table."""
-    if entries:
-        path = own_paths(slug(torch.cuda.get_device_properties(device).name))[0]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tuned(path, entries)
 
 
 def _described(problem: GemmProblem) -> str:

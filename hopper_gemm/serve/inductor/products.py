@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,10 +21,7 @@ from hopper_gemm.serve.ops import linear_op, mm
 ADDMM = torch.ops.aten.addmm.default
 
 _own: dict[Any, Callable[..., Any]] = {}
-"""Lowerings that are registered, by operator."""
-
-_handicapped: list[bool] = []
-"""Not empty once Inductor calls :func:`_handicap`; it concerns our choice alone, and stays."""
+"""Our lowering of addmm while it is registered."""
 
 
 def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
@@ -53,7 +51,7 @@ def offer() -> None:
     """
     try:
         from torch._inductor import config
-        from torch._inductor.select_algorithm import add_feedback_saver
+        from torch._inductor.select_algorithm import add_feedback_saver  # noqa: F401
 
         external = config.external_matmul
     except (ImportError, AttributeError):
@@ -61,9 +59,7 @@ def offer() -> None:
         raise RuntimeError(f"{lacks}; use torch 2.9 or later") from None
     if hopper_gemm_mm not in external:
         config.external_matmul = [*external, hopper_gemm_mm]  # a new list: the old one is the default
-    if not _handicapped:
-        add_feedback_saver(_handicap)
-        _handicapped.append(True)
+    _handicap()
     _register_addmm()
 
 
@@ -72,21 +68,24 @@ def withdraw() -> None:
     from torch._inductor import config
 
     config.external_matmul = [product for product in config.external_matmul if product is not hopper_gemm_mm]
-    if not _own:
-        return
-    from torch._inductor.lowering import user_lowerings
+    if ADDMM in _own:
+        from torch._inductor.lowering import user_lowerings
 
-    for operator, lowering in _own.items():
-        if user_lowerings.get(operator) is lowering:
-            del user_lowerings[operator]
-    _own.clear()
+        if user_lowerings.get(ADDMM) is _own.pop(ADDMM):
+            del user_lowerings[ADDMM]
 
 
-def _handicap(timings: dict[Any, float], *rest: Any) -> None:
-    """Let our time count 2 % more, before Inductor takes the shortest."""
-    for choice in timings:
-        if getattr(choice, "name", "") == hopper_gemm_mm.__name__:
-            timings[choice] *= GAIN
+@cache
+def _handicap() -> None:
+    """Let our time count 2 % more, before Inductor takes the shortest. It concerns our choice alone, and stays."""
+    from torch._inductor.select_algorithm import add_feedback_saver
+
+    def longer(timings: dict[Any, float], *rest: Any) -> None:
+        for choice in timings:
+            if getattr(choice, "name", "") == hopper_gemm_mm.__name__:
+                timings[choice] *= GAIN
+
+    add_feedback_saver(longer)
 
 
 def _register_addmm() -> None:

@@ -62,15 +62,11 @@ def batching_rule(
     axes: tuple[int | None, ...],
     *given: Any,
 ) -> tuple[Maybe, int | None]:
-    """The output of an operator for all samples at once, their axis first, as ``torch.library.register_vmap`` asks.
-
-    Raises:
-        RuntimeError: an output is given.
-    """
+    """The output of an operator for all samples at once, their axis first, as ``torch.library.register_vmap`` needs."""
     call = call_of(*given)
     if call.out is not None:
         raise RuntimeError("out must be None under torch.vmap; use what is returned")
-    places = call_of(*axes, *(None,) * (len(given) - len(axes)))
-    batched = tuple(field for field in ("a", "b", "bias", "residual") if getattr(places, field) is not None)
-    call = call._replace(**{field: getattr(call, field).movedim(getattr(places, field), 0) for field in batched})
+    axis_of = call_of(*axes, *(None,) * (len(given) - len(axes)))
+    batched = tuple(field for field in ("a", "b", "bias", "residual") if getattr(axis_of, field) is not None)
+    call = call._replace(**{field: getattr(call, field).movedim(getattr(axis_of, field), 0) for field in batched})
     return _product(call, batched) if call.kind in ("mm", "bmm") else _layer(call, batched, run), 0

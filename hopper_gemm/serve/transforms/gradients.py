@@ -2,7 +2,9 @@
 
 Gradients: dA = dC Bt; dB, which lies as B does, At dC or the transpose of dCt A. They have the operands' type, and so
 has the incoming gradient of an fp32 output. Tangents: dC = dA B + A dB, summed in fp32 and rounded once. What is before
-a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again.
+a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again. Those of a
+batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and
+has the same bits in every run with the same m. The bias's gradient is summed in fp32.
 """
 
 from __future__ import annotations
@@ -14,18 +16,12 @@ import torch
 from torch.autograd import forward_ad
 
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.call import Call, Maybe, invariant, output_of
+from hopper_gemm.serve.call import Call, Maybe, invariant, output_of, transformed
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.reference import activated
 
 OPS = torch.ops.hopper_gemm
-"""The operators, which are defined after this module is loaded."""
-
-
-def differentiated() -> bool:
-    """Return True if what is computed now may have tangents: within a transform, a tracer, or a forward-mode level."""
-    transformed = torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0
-    return transformed or forward_ad._current_level >= 0
+"""The operators; they are defined after this module is loaded."""
 
 
 class Ways(NamedTuple):
@@ -38,35 +34,26 @@ class Ways(NamedTuple):
 def _save_product(ctx: Any, call: Call) -> None:
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(call.a if wants_b else None, call.b if wants_a else None)
-    ctx.dtype, ctx.by_columns = call.a.dtype, call.b.stride(0) == 1 and call.b.stride(-1) != 1
+    ctx.dtype, ctx.one_matrix = call.a.dtype, call.b.dim() == 2
+    ctx.by_columns = call.b.stride(0) == 1 and call.b.stride(-1) != 1
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """Return the gradients of a product; that of ``b`` lies as ``b`` does, so that a layer's weight needs no copy."""
+    """Return the gradients of a product of matrices or of batches; that of a matrix ``b`` lies as ``b`` does, so that a
+    layer's weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else ways.mm(gradient, b.t(), None, rule)
+    batches = gradient.dim() == 3
+    of_a = None if b is None else (OPS.bmm if batches else ways.mm)(gradient, b.mT, None, rule)
     if a is None:
         return of_a, None
+    if batches and not ctx.one_matrix:
+        return of_a, OPS.bmm(a.mT, gradient, None, rule)
+    if batches:
+        a, gradient = folded(a), folded(gradient)
     if ctx.by_columns:
         return of_a, ways.mm(gradient.t(), a, None, rule).t()
     return of_a, ways.mm(a.t(), gradient, None, rule)
-
-
-def _save_batches(ctx: Any, call: Call) -> None:
-    _save_product(ctx, call)
-    ctx.shared = call.b.dim() == 2
-
-
-def _of_batches(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    a, b = ctx.saved_tensors
-    gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
-    of_a = None if b is None else OPS.bmm(gradient, b.mT, None, rule)
-    if a is None:
-        return of_a, None
-    if ctx.shared:
-        return of_a, ways.mm(folded(a).t(), folded(gradient), None, rule)
-    return of_a, OPS.bmm(a.mT, gradient, None, rule)
 
 
 def _save_layer(ctx: Any, call: Call) -> None:
@@ -93,10 +80,6 @@ def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
     return *_of_operands(ctx, scaled, gradient.shape[:-1], x, w, ways), of_bias, None, of_residual
 
 
-def _save_gated(ctx: Any, call: Call) -> None:
-    ctx.save_for_backward(call.a, call.b)
-
-
 def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
     x, w = ctx.saved_tensors
     gate, up = ways.mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
@@ -107,7 +90,8 @@ def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
 
 def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
     """The gradient through an activation, both in fp32; also its tangent, since it acts on each element."""
-    if activation == "silu" and (torch.is_grad_enabled() or differentiated()):  # aten's silu_backward has no derivative
+    derived = torch.is_grad_enabled() or transformed() or forward_ad._current_level >= 0
+    if activation == "silu" and derived:  # aten's silu_backward has no derivative
         part = z.sigmoid()
         return incoming * part * (1 + z * (1 - part))
     entry = ACTIVATIONS[activation]
@@ -125,11 +109,8 @@ def _of_operands(
 
 def _products(multiply: Callable[..., torch.Tensor], call: Call, tangents: Call) -> torch.Tensor:
     """The tangent of a product, in fp32."""
-    parts = [
-        multiply(a, b, torch.float32, invariant(call))
-        for a, b in ((tangents.a, call.b), (call.a, tangents.b))
-        if a is not None and b is not None
-    ]
+    pairs = (tangents.a, call.b), (call.a, tangents.b)
+    parts = [multiply(a, b, torch.float32, invariant(call)) for a, b in pairs if a is not None and b is not None]
     if not parts:
         return call.a.new_zeros((*call.a.shape[:-1], call.b.shape[-1]), dtype=torch.float32)
     return parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -163,9 +144,13 @@ def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
 
 
 class Derivative(NamedTuple):
-    """Derivatives of an operator: ``save`` keeps tensors of a call in a context, beside its rule of batch invariance;
-    ``backward`` returns the gradients of its first arguments, from the output's; ``tangent`` returns the output's
-    tangent, of any type, from those of the tensors."""
+    """Derivatives of an operator.
+
+    Args:
+        save: keeps tensors of a call in a context.
+        backward: returns the gradients of the first arguments, from the output's.
+        tangent: returns the output's tangent, of any type, from those of the tensors.
+    """
 
     save: Callable[[Any, Call], None]
     backward: Callable[[Any, torch.Tensor, Ways], tuple[Maybe, ...]]
@@ -175,6 +160,6 @@ class Derivative(NamedTuple):
 DERIVATIVES = {
     "mm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.mm, *given)),
     "linear": Derivative(_save_layer, _of_layer, _tangent_of_layer),
-    "swiglu": Derivative(_save_gated, _of_gated, _tangent_of_gated),
-    "bmm": Derivative(_save_batches, _of_batches, lambda *given: _products(OPS.bmm, *given)),
+    "swiglu": Derivative(lambda ctx, call: ctx.save_for_backward(call.a, call.b), _of_gated, _tangent_of_gated),
+    "bmm": Derivative(_save_product, _of_product, lambda *given: _products(OPS.bmm, *given)),
 }

@@ -31,31 +31,28 @@ def placements(name: str, call: Any) -> list[tuple[Any, ...]]:
     return fit
 
 
-def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], call_of: Callable[..., Any]) -> bool:
-    """Register the placements of operators of these arguments; return False where torch has no DTensor loaded."""
+def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], call_of: Callable[..., Any]) -> None:
+    """Register the placements of operators of these arguments, once torch has loaded its DTensors."""
     if MODULE not in sys.modules:
-        return False
+        return
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
     from torch.distributed.tensor.experimental import register_sharding
 
-    tensors = ("a", "b", "bias", "residual")
+    schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    columns = {"a": 1, "b": 2, "bias": 3, "residual": 4}  # of a row of placements; 0 is the output
 
     def rule(name: str) -> Callable[..., list[tuple[list[Any], list[Any]]]]:
         def sharding(*given: Any) -> list[tuple[list[Any], list[Any]]]:
-            fit = placements(name, call_of(name, *given))
             fields = list(zip(arguments[name], given, strict=False))
-
-            def inputs(row: list[Any]) -> list[Any]:
-                return [row[tensors.index(at)] if at in tensors and value is not None else None for at, value in fields]
-
-            return [([out], inputs(row)) for out, *row in fit]
+            numbers = [columns.get(field) if value is not None else None for field, value in fields]
+            rows = placements(name, call_of(name, *given))
+            return [([row[0]], [None if number is None else row[number] for number in numbers]) for row in rows]
 
         return sharding
 
     for name, operator in operators.items():
-        register_sharding(operator)(rule(name))
-        # register_sharding has the cache look at integers alone, and not at an activation
-        schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
-        schemas[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
-    return True
+        if operator not in schemas:
+            register_sharding(operator)(rule(name))
+            # register_sharding has the cache look at integers alone, and not at an activation
+            schemas[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hopper_gemm.compiler.loader import IllegalConfigError
-from hopper_gemm.compiler.padding import load_any
+from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample

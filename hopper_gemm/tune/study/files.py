@@ -93,22 +93,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise ResultsError(
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"
         ) from None
-    sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON by :func:`write_whole`."""
     write_whole(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where the file system can tell."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class FileLock:

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.tune.study.files import FileLock, sync_folder, write_json
+from hopper_gemm.model.tuned import sync_folder
+from hopper_gemm.tune.study.files import FileLock, write_json
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import (
     ROWS,

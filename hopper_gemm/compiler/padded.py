@@ -25,15 +25,9 @@ VIEWS_MOST = 1024
 
 
 @dataclass(frozen=True)
-class Rows:
-    """How an operand lies in memory.
-
-    Args:
-        rows: contiguous ones.
-        size: elements of a row.
-        pitch: elements from row to row.
-        by_depth: True if a row runs along k.
-    """
+class RowLayout:
+    """How an operand lies in memory: contiguous rows, elements of a row, elements from row to row, and whether a row
+    runs along k."""
 
     rows: int
     size: int
@@ -41,15 +35,10 @@ class Rows:
     by_depth: bool
 
     @staticmethod
-    def of(sides: Sequence[int], strides: Sequence[int], by_depth: bool) -> Rows:
-        """Those of a matrix (m or n, k), by its sizes and strides, read along k or along the other axis."""
+    def of(sides: Sequence[int], strides: Sequence[int], by_depth: bool) -> RowLayout:
+        """Layout of a matrix (m or n, k), by its sizes and strides, read along k or along the other axis."""
         down, along = (0, 1) if by_depth else (1, 0)
-        return Rows(sides[down], sides[along], strides[down], by_depth)
-
-    @property
-    def countable(self) -> bool:
-        """True if a launch can number its pieces of 16 bytes; matrices beyond 32 GB have more."""
-        return self.rows * (self.size // 8 + 1) < 2**31 - 2**20
+        return RowLayout(sides[down], sides[along], strides[down], by_depth)
 
     @property
     def elements(self) -> int:
@@ -66,52 +55,43 @@ class Rows:
 
 @dataclass
 class PaddedOperands:
-    """Workspace of the padded operands of one stream.
-
-    Args:
-        room: int16.
-        views: of it, by what is padded and the type; None for an operand that is not.
-        lock: held from one launch to the next: another thread may launch on this stream.
-    """
+    """Workspace of the padded operands of a stream, of int16; views of it, by what is padded and the type, None for an
+    operand that is not; and a lock, held from the first launch to the second: another thread may launch on this
+    stream."""
 
     room: torch.Tensor
     views: dict[tuple[str, torch.dtype], tuple[torch.Tensor | None, torch.Tensor | None]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def _made(device: int, sizes: tuple[int, ...], before: PaddedOperands | None) -> PaddedOperands:
+def _made(device: int, sizes: tuple[int, ...]) -> PaddedOperands:
     import torch
 
     return PaddedOperands(torch.empty(sizes[0], dtype=torch.int16, device=torch.device("cuda", device)))
 
 
-PADDED = PerStream(_made, lambda operands, sizes: operands.room.numel() >= sizes[0])
+PADDED = PerStream(_made)
 """The workspaces of this process, of at least this number of elements. Launches of one stream run in order, so that the
 next call overwrites what the last has multiplied."""
 
 
 @dataclass(frozen=True)
 class PaddedKernel:
-    """A launchable kernel whose operands are padded first, by one launch.
-
-    Args:
-        kernel: reads the padded operands, and in place those that are not.
-        pad: launcher of the padding.
-        a, b: how the operands to pad lie; None for one that is read in place.
-    """
+    """A launchable kernel behind the launch that pads its operands, by the padding's launcher. ``a`` and ``b`` are how
+    the operands to pad lie, None for an operand that is read in place."""
 
     kernel: LoadedKernel
     pad: Any
-    a: Rows | None
-    b: Rows | None
+    a: RowLayout | None
+    b: RowLayout | None
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         """Launch both on torch's current stream, as :meth:`LoadedKernel.__call__`; operands lie as said, at any
         address."""
-        elements, of_a, of_b = self._sizes
+        key, elements, of_a, of_b = self._sizes
         workspace = PADDED.get(out.get_device(), elements)
         with workspace.lock:
-            left, right = workspace.views.get((self._key, a.dtype)) or self._views(workspace, a.dtype)
+            left, right = workspace.views.get((key, a.dtype)) or self._views(workspace, a.dtype)
             self.pad(workspace.room, a.data_ptr(), *of_a, b.data_ptr(), *of_b)
             self.kernel(a if left is None else left, b if right is None else right, out)
 
@@ -126,16 +106,12 @@ class PaddedKernel:
         return self.kernel.report
 
     @cached_property
-    def _key(self) -> str:
-        """What the views depend on; a text keeps its hash."""
-        return f"{self.a} {self.b}"
-
-    @cached_property
-    def _sizes(self) -> tuple[int, tuple[int, int, int], tuple[int, int, int]]:
-        """Elements of the workspace; pitch, rows and size of A and of B, as the launcher takes them."""
+    def _sizes(self) -> tuple[str, int, tuple[int, int, int], tuple[int, int, int]]:
+        """What the views depend on, as a text, which keeps its hash; elements of the workspace; pitch, rows and size of
+        A and of B, as the launcher takes them."""
         pads = self.a, self.b
         of_a, of_b = [(0, 0, 1) if rows is None else (rows.pitch, rows.rows, rows.size) for rows in pads]
-        return sum(rows.elements for rows in pads if rows), of_a, of_b
+        return f"{self.a} {self.b}", sum(rows.elements for rows in pads if rows), of_a, of_b
 
     def _views(self, workspace: PaddedOperands, dtype: torch.dtype) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The padded operands in a workspace, A before B."""
@@ -144,21 +120,20 @@ class PaddedKernel:
         room = workspace.room.view(dtype)
         a = None if self.a is None else self.a.view(room)
         b = None if self.b is None else self.b.view(room[self.a.elements if self.a else 0 :])
-        workspace.views[self._key, dtype] = a, b
+        workspace.views[self._sizes[0], dtype] = a, b
         return a, b
 
 
-def load_padded(kernel: LoadedKernel, a: Rows | None, b: Rows | None, store: Path | None = None) -> PaddedKernel:
+def load_padded(
+    kernel: LoadedKernel, a: RowLayout | None, b: RowLayout | None, store: Path | None = None
+) -> PaddedKernel:
     """A kernel behind the padding of its operands; arguments as of :class:`PaddedKernel` and :func:`load_any`."""
     return PaddedKernel(kernel, load_binary(PaddingId(), store)[1], a, b)
 
 
 def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel | PaddedKernel:
-    """A kernel for a config and a problem of contiguous matrices, whether or not TMA reaches them.
-
-    Args:
-        config, problem, store: as for :func:`hopper_gemm.compiler.loader.load`, which raises the same.
-    """
+    """A kernel for a config and a problem of contiguous matrices, whether or not TMA reaches them; arguments and errors
+    as of :func:`hopper_gemm.compiler.loader.load`."""
     return behind_padding(load(config, problem, store), problem, store)
 
 
@@ -166,9 +141,9 @@ def behind_padding(
     kernel: LoadedKernel, problem: GemmProblem, store: Path | None = None
 ) -> LoadedKernel | PaddedKernel:
     """The kernel of a problem of contiguous matrices, behind the padding of those operands that TMA cannot reach."""
-    pads = dict[str, Rows | None]()
+    pads = dict[str, RowLayout | None]()
     for name, side, axis in zip("ab", (problem.m, problem.n), problem.layouts, strict=True):
         along = axis == "k"
         strides = (problem.k, 1) if along else (1, side)
-        pads[name] = Rows.of((side, problem.k), strides, along) if name in problem.out_of_reach else None
+        pads[name] = RowLayout.of((side, problem.k), strides, along) if name in problem.out_of_reach else None
     return load_padded(kernel, **pads, store=store) if any(pads.values()) else kernel

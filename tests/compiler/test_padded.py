@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hopper_gemm.compiler import padding
-from hopper_gemm.compiler.padding import PaddedKernel, PaddedOperands, Rows, load_any
+from hopper_gemm.compiler import padded
+from hopper_gemm.compiler.padded import PaddedKernel, PaddedOperands, RowLayout, load_any
 from hopper_gemm.compiler.workspaces import PerStream
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
@@ -27,7 +27,7 @@ def room(monkeypatch):
             made.append(PaddedOperands(torch.full((elements,), -1, dtype=torch.int16)))
         return made[-1]
 
-    monkeypatch.setattr(padding, "PADDED", SimpleNamespace(get=get))
+    monkeypatch.setattr(padded, "PADDED", SimpleNamespace(get=get))
     return made
 
 
@@ -57,7 +57,7 @@ def test_the_kernel_multiplies_what_the_padding_has_left(monkeypatch, room, layo
             (at_a, rows_a, size_a, pitch_a, memory[0]),
             (at_b, rows_b, size_b, pitch_b, memory[1]),
         ):
-            apart = int(padding.padded_pitch(size))
+            apart = int(padded.padded_pitch(size))
             if rows:
                 workspace.as_strided((rows, size), (apart, 1), first).copy_(read(at, rows, size, pitch, own))
             first += rows * apart
@@ -67,8 +67,8 @@ def test_the_kernel_multiplies_what_the_padding_has_left(monkeypatch, room, layo
             assert reaches(one if axis == "k" else one.t())
         out.copy_(left.float() @ right.float().t())
 
-    monkeypatch.setattr(padding, "load", lambda config, problem, store: multiply)
-    monkeypatch.setattr(padding, "load_binary", lambda kernel, store: (None, pad))
+    monkeypatch.setattr(padded, "load", lambda config, problem, store: multiply)
+    monkeypatch.setattr(padded, "load_binary", lambda kernel, store: (None, pad))
     kernel = load_any(GemmConfig(), problem)
     out = torch.full((m, n), float("nan"))
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_the_kernel_multiplies_what_the_padding_has_left(monkeypatch, room, layo
 
 
 def test_no_launch_of_another_thread_comes_between_the_two(room):
-    log, rows, padding_now = [], Rows(8, 5, 5, True), threading.Event()
+    log, rows, padding_now = [], RowLayout(8, 5, 5, True), threading.Event()
 
     def kernel(name, wait):
         def pad(*arguments):
@@ -99,11 +99,11 @@ def test_no_launch_of_another_thread_comes_between_the_two(room):
 
 
 def test_a_workspace_serves_all_that_fits_and_keeps_few_views(room, monkeypatch):
-    monkeypatch.setattr(padding, "VIEWS_MOST", 3)
+    monkeypatch.setattr(padded, "VIEWS_MOST", 3)
     a, b, out = torch.zeros(64, 5, dtype=torch.bfloat16), torch.zeros(8, 8), torch.zeros(8, 8)
     seen = []
     for count in (64, 8, 16, 24, 32):
-        rows = Rows(count, 5, 5, True)
+        rows = RowLayout(count, 5, 5, True)
         PaddedKernel(lambda a, b, out: seen.append(a.data_ptr()), lambda *_: None, rows, None)(a, b, out)
     assert len(room) == 1
     assert set(seen) == {room[0].room.data_ptr()}
@@ -115,7 +115,7 @@ def test_each_stream_has_its_own_and_each_captured_launch(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: place["stream"], raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: place["captured"])
     monkeypatch.setattr("hopper_gemm.compiler.workspaces.outside_pools", lambda device, make: make())
-    kept = PerStream(lambda device, sizes, before: [sizes[0]], lambda one, sizes: one[0] >= sizes[0])
+    kept = PerStream(lambda device, sizes: [sizes[0]])
     first = kept.get(0, 10)
     assert kept.get(0, 5) is first
     assert kept.get(0, 11) is not first
