@@ -45,14 +45,14 @@ def map(
     import time
 
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.map import DRAWN, LIBRARY, Map, MapSpec
+    from hopper_gemm.tune.run.questions.map import LIBRARY, SEED, Map
     from hopper_gemm.tune.run.source import recorded_study
     from hopper_gemm.tune.study.shapes import read_shapes
+    from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
-    if backend not in ("cuda", "replay"):
-        raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    options.check_word("--backend", backend, ("cuda", "replay"))
     read = read_shapes(shapes or suite_file().with_name("map.toml"))
     name = f"{read.name}-held-out" if held_out else read.name
     if backend == "replay":
@@ -77,10 +77,11 @@ def map(
             pick = f"{row.figures['how']} over {row.point.against}"
             stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {pick}: {what}")
 
-    spec = MapSpec(name, read.question, problems, drawn=DRAWN if drawn is None else drawn)
+    keys: dict[str, Any] = {"seed": SEED, "menu": {} if drawn is None else {"drawn": drawn}}
+    spec = command_spec("map", problems, name=name, question=read.question, against=["cublas", LIBRARY], **keys)
     question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
-    saying(as_json)(source.opening("Mapping", f"{len(spec.problems)} problems", folder))
-    run_question(question, source, name, stderr, question, shared=shared, against=("cublas", LIBRARY))
+    saying(as_json)(source.opening("Mapping", f"{len(problems)} problems", folder))
+    run_question(question, source, name, stderr, question, shared=shared, against=tuple(spec.against))
     for baseline, reason in question.missing.items():
         stderr(f"without {baseline}: {reason}")
     publish(folder)

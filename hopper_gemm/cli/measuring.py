@@ -119,17 +119,23 @@ def tune(
     study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_sweep
-    from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
+    from hopper_gemm.tune.run.questions.tune import question, recorded_problem
     from hopper_gemm.tune.run.source import Source, choose
     from hopper_gemm.tune.study.shapes import read_shapes
     from hopper_gemm.tune.tables.conclusion import conclude
     from hopper_gemm.tune.tables.pages.winners import winners
 
-    backends = ("backend", backend, ("cuda", "replay"))
-    for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
-        if value not in words:
-            raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
-    settings = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), tuned_first, pdl, finals)
+    options.check_word("--regime", regime, REGIMES)
+    options.check_word("--context", context, CONTEXTS)
+    options.check_word("--backend", backend, ("cuda", "replay"))
+    keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "sampler": sampler}
+    limits = {"seconds": budget, "trials": trials}
+    if given := {name: limit for name, limit in limits.items() if limit is not None}:
+        keys["budget"] = given
+    if finals is not None:
+        keys["final"] = {"best": finals}
+    keys["warm_start"] = [str(folder) for folder in warm_start or ()]
+    ahead: dict[str, Any] = {"tuned_first": tuned_first, "pdl": pdl}
     listen, say = options.listening(cluster, host), saying(as_json)
     if recorded is not None and backend != "replay":
         raise ValueError(f"--from names a study to replay but --backend is {backend}; add --backend replay")
@@ -148,7 +154,8 @@ def tune(
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
-        folder = run_sweep(question(problems, settings, read.name), source, out, "Tuning", say, verbose)
+        spec = question(problems, keys, listed=read.name, **ahead)
+        folder = run_sweep(spec, source, out, "Tuning", say, verbose)
         best = winners(read_study(folder))
         result = {"out": str(folder), "problems": [winner.as_dict() for winner in best]}
         print(json.dumps(result) if as_json else (folder / "table.md").read_text())
@@ -159,8 +166,11 @@ def tune(
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     problem = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
-    source = choose(lambda _: recorded or recorded_problem(problem, settings), backend, options.gpus_of(gpus), listen)
-    folder = run_sweep(question([problem], settings, recorded=source.recorded), source, out, "Tuning", say, verbose)
+    source = choose(
+        lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
+    )
+    spec = question([problem], keys, recorded=source.recorded, **ahead)
+    folder = run_sweep(spec, source, out, "Tuning", say, verbose)
     conclusion = conclude(folder)
     print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else "\n".join(conclusion.lines()))
 
@@ -232,13 +242,14 @@ def compare(
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, problems_of, tables_of
+    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
+    from hopper_gemm.tune.study.shapes import problems_of
+    from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
-    if backend not in ("cuda", "replay"):
-        raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    options.check_word("--backend", backend, ("cuda", "replay"))
     if finalists is not None and backend == "replay":
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
@@ -263,7 +274,8 @@ def compare(
             outcome = form.format(**row.figures)
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {outcome}")
 
-    spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
+    conditions: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
+    spec = command_spec("compare", problems, name=title, question=text, config=config, against=names, **conditions)
     read = tables_of(recorded, slug(kind), stderr)
     comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
     if finalists is not None:

@@ -21,7 +21,7 @@ from hopper_gemm.tune.run.tenants import busy
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 from hopper_gemm.tune.tables.pages.publish import publish
 
 Say = Callable[[str], None]
@@ -60,14 +60,14 @@ def run_question(
         fail(f"stopped{kept}", INTERRUPTED)
 
 
-def open_sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
+def open_sweep(spec: Spec, source: Source, out: Path | None, **options: Any) -> Sweep:
     """Return a sweep from its source, in its folder; nothing is measured yet."""
     only = None if source.recorded is None else recorded_points(source.recorded)
     return Sweep(spec, out or source.folder(spec), source.provenance, source=source.word, only=only, **options)
 
 
 def run_sweep(
-    spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
+    spec: Spec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
 ) -> Path:
     """Run a sweep under a progress bar, write its pages, and return its folder."""
     question = open_sweep(spec, source, out, **options)

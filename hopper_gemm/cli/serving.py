@@ -27,7 +27,7 @@ def warmup(
     It takes a fraction of a second a problem once its kernels are compiled. What tune finds comes before it.
     """
     from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
-    from hopper_gemm.tune.run.questions.compare import problems_of
+    from hopper_gemm.tune.study.shapes import problems_of
 
     try:
         find_hopper()

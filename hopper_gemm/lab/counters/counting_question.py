@@ -157,7 +157,7 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
         sweep = read_spec(target)
         launches = [point for point, reason in points(sweep).items() if not reason]
         name, question, digest = sweep.name, sweep.question, sweep.digest
-        spec = sweep.model_dump(mode="json", by_alias=True)
+        spec = sweep.as_dict()
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
     return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
 

@@ -66,7 +66,7 @@ def trace(
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
     ladder = [rung.as_dict() for rung in rungs(spec)]
-    provenance: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
+    provenance: dict[str, Any] = {"spec": spec.as_dict(), "rungs": ladder}
     provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))

@@ -13,14 +13,14 @@ from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import ended_trial
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.study.spec import DIRECTIONS, SweepSpec
+from hopper_gemm.tune.study.spec import DIRECTIONS, Spec
 
 EVALUATOR = "PED-ANOVA"
 LEAST = 10
 """Fewest configs from which importance is computed."""
 
 
-def importances(spec: SweepSpec, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+def importances(spec: Spec, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """Return for each task the evaluator's name and each parameter's importance, the greatest first.
 
     Args:

@@ -25,7 +25,7 @@ from hopper_gemm.tune.study.files import here_or_recorded
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import begun_with, place_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 
 
 class Search:
@@ -44,7 +44,7 @@ class Search:
 
     def __init__(
         self,
-        spec: SweepSpec,
+        spec: Spec,
         legal: Sequence[Point],
         rows: Iterable[Row],
         *,

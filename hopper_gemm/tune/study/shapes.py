@@ -4,6 +4,7 @@ tuned to the suite alone."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,6 +71,31 @@ def read_shapes(path: Path | None = None) -> Shapes:
         return Shapes(**read_toml(path))
     except ValidationError as error:
         raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None
+
+
+def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
+    """Return name, question and problems of a list, or of sizes.
+
+    Args:
+        shapes: file of the list; the suite if None and there are no sizes.
+        sizes: m, n and k of one problem after the other.
+        regime: ``steady`` takes only the problems of a list that are marked steady.
+
+    Raises:
+        SpecError, ValueError: a mistake in the file or the sizes; one line each.
+    """
+    if sizes:
+        if shapes is not None:
+            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
+        if len(sizes) % 3:
+            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
+        triples = zip(*(iter(sizes),) * 3, strict=True)
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
+    listed = read_shapes(shapes)
+    problems = listed.of_regime(regime)
+    if not problems:
+        raise ValueError(f"no problem of {listed.name} is marked steady; mark one, or give problems as M N K")
+    return listed.name, listed.question, problems
 
 
 STRATA = (4e-6, 8e-6, 30e-6, 150e-6, float("inf"))

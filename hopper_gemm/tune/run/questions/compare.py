@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,13 @@ from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
 from hopper_gemm.tune.study.reader import read_provenance
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
-from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.space import place_of
+from hopper_gemm.tune.study.spec import Spec
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady(pairs=2)}
 SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=2)}
 """Protocols if several processes measure a row. Pairs of one process share its luck, so an interval shrinks with the
 number of processes: half of the pairs in each leave time for more processes."""
-
-AGAINST = ("cublas", "cublaslt", "heuristics", "triton", "quack")
-"""Baselines, in the order of a table's columns."""
-
-CONFIGS = ("tuned", "auto")
-"""``tuned``: the best known config of the very problem, else matmul's pick. ``auto``: matmul's pick for a problem
-without an entry."""
 
 CUBLAS = "nvidia-cublas"
 LIBRARIES = ("torch", CUBLAS)
@@ -46,49 +39,11 @@ SEARCHED = ("cublaslt", "heuristics")
 """Baselines whose candidates are searched, and which name finalists."""
 
 
-@dataclass(frozen=True)
-class ComparisonSpec:
-    """Question of a comparison: problems, baselines and conditions.
-
-    Args:
-        name, question: name and question of the list of problems.
-        problems: problems to measure.
-        against: names of baselines, in order.
-        regime, context: how everything is timed.
-        config: one of :data:`CONFIGS`.
-        processes: fresh processes, one after the other, that measure everything. The first process of a problem
-            searches each baseline's candidates; later ones choose again among the finalists of that search.
-
-    Raises:
-        ValueError: a value is not among its choices.
-    """
-
-    name: str
-    question: str
-    problems: Sequence[GemmProblem]
-    against: Sequence[str] = ("cublas", "cublaslt")
-    regime: str = "burst"
-    context: str = "isolated"
-    config: str = "tuned"
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        if self.config not in CONFIGS:
-            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {self.config!r}")
-        unknown = [name for name in self.against if name not in AGAINST]
-        if unknown or not self.against:
-            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
-
-    def points(self, problem: GemmProblem, pick: Pick) -> list[Point]:
-        """Return a problem's points: its config against each baseline."""
-        return [Point(problem, pick.config, self.regime, self.context, name) for name in dict.fromkeys(self.against)]
-
-
 class Comparison(Recording):
     """A comparison in its results folder. The first worker that joins opens the folder.
 
     Args:
-        spec: problems, baselines and conditions.
+        spec: spec with a ``config``.
         out: results folder.
         gpu: name of the kind of GPU; empty until a worker joins.
         tables: tuned tables, in order.
@@ -102,7 +57,7 @@ class Comparison(Recording):
 
     def __init__(
         self,
-        spec: ComparisonSpec,
+        spec: Spec,
         out: Path,
         gpu: str,
         *,
@@ -115,9 +70,9 @@ class Comparison(Recording):
         self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
         self._spec, self._tables = spec, tables
         self._pick(SXM)
-        self._protocol = PROTOCOLS[spec.regime]
-        self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regime]
-        noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
+        self._protocol = PROTOCOLS[spec.regimes[0]]
+        self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regimes[0]]
+        noted = {"name": spec.name, "config": spec.config, "against": spec.against, "data": "normal", "seed": 0}
         used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
         identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
         self._new_provenance = fresh(spec.name, spec.question, "measured", protocols=used, **identity)
@@ -134,9 +89,14 @@ class Comparison(Recording):
 
     def _pick(self, chip: Chip) -> None:
         """Choose the configs for a kind of GPU."""
-        spec, conditions = self._spec, (self._spec.regime, self._spec.context, self._spec.config)
-        self._picks = {problem: choose(self._tables, problem, *conditions, chip) for problem in spec.problems}
-        self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
+        spec, regime, context = self._spec, self._spec.regimes[0], self._spec.contexts[0]
+        self._picks: dict[GemmProblem, Pick] = {}
+        for problem in spec.multiplied:
+            self._picks[problem] = choose(self._tables, problem, regime, context, str(spec.config), chip)
+        self._points = {
+            problem: [Point(problem, pick.config, regime, context, name) for name in spec.against]
+            for problem, pick in self._picks.items()
+        }
 
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching;
@@ -302,34 +262,7 @@ def choose(
     tables: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str, chip: Chip = SXM
 ) -> Pick:
     """Return our config for a problem on a GPU."""
-    if config == "auto":
-        return modelled(problem, chip)
-    return find(tables, problem, regime, context, chip)
-
-
-def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
-    """Return name, question and problems of a list, or of sizes.
-
-    Args:
-        shapes: file of the list; the suite if None and there are no sizes.
-        sizes: m, n and k of one problem after the other.
-        regime: ``steady`` takes only the problems of a list that are marked steady.
-
-    Raises:
-        SpecError, ValueError: a mistake in the file or the sizes; one line each.
-    """
-    if sizes:
-        if shapes is not None:
-            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
-        if len(sizes) % 3:
-            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
-        triples = zip(*(iter(sizes),) * 3, strict=True)
-        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
-    listed = read_shapes(shapes)
-    problems = listed.of_regime(regime)
-    if not problems:
-        raise ValueError(f"no problem of {listed.name} is marked steady; mark one, or give problems as M N K")
-    return listed.name, listed.question, problems
+    return modelled(problem, chip) if config == "auto" else find(tables, problem, regime, context, chip)
 
 
 def tables_of(path: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:

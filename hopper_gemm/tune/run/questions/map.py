@@ -13,8 +13,8 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,15 @@ from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
 from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
+from hopper_gemm.tune.study.spec import MenuSection, Spec
 
 STAGE = "map"
 
 LIBRARY = "heuristics"
 """Baseline beside torch.mm: the best of cuBLASLt's heuristic list, timed against the pick's first kernel."""
 
-DRAWN, PICKS = 24, 8
-"""Numbers of kernels of a problem that are drawn, and that the pick ranks best."""
+SEED = 28
+"""Usual seed of the order of the problems and of the drawn kernels."""
 
 PROTOCOL = Burst(rest=0.01, pairs=5)
 BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
@@ -56,53 +57,22 @@ AHEAD = 8
 """Tasks that a worker holds, two for each problem: kernels of later tasks compile meanwhile."""
 
 
-@dataclass(frozen=True)
-class MapSpec:
-    """Question of a map.
-
-    Args:
-        name, question: name and question of the list of problems.
-        problems: problems, each once.
-        seed: seed of the order of the problems and of the drawn kernels.
-        drawn, picks: numbers of kernels of a problem.
+def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip: Chip = SXM) -> dict[Point, str]:
+    """Return the points of a problem on a GPU, each with its origin: ``pick 1`` to ``pick 8``, ``drawn``, or both. The
+    drawn kernels depend on seed and problem alone.
     """
-
-    name: str
-    question: str
-    problems: tuple[GemmProblem, ...]
-    seed: int = 28
-    drawn: int = DRAWN
-    picks: int = PICKS
-
-    @cached_property
-    def order(self) -> list[GemmProblem]:
-        """The problems in the order in which they are measured."""
-        return random.Random(self.seed).sample(self.problems, len(self.problems))
-
-    def points(self, problem: GemmProblem, chip: Chip = SXM) -> dict[Point, str]:
-        """Return the points of a problem on a GPU, each with its origin: ``pick 1`` to ``pick 8``, ``drawn``, or both.
-        The drawn kernels depend on seed and problem alone.
-        """
-        picks = choices(problem, self.picks, chip=chip)
-        origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
-        first = next(iter(origins), None)
-        ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
-        able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
-        rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
-        for kernel in rng.sample(able, min(self.drawn, len(able))):
-            origins.setdefault(kernel, []).append("drawn")
-        points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
-        if first is not None:
-            points[Point(problem, first, against=LIBRARY)] = "pick 1"
-        return points
-
-    @property
-    def digest(self) -> str:
-        """Digest of the question: problems, seed, numbers, menu and protocols."""
-        protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
-        settings = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
-        text = json.dumps([*settings, [asdict(problem) for problem in self.problems]])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    picks = choices(problem, numbers.picks, chip=chip)
+    origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
+    first = next(iter(origins), None)
+    ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
+    able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
+    rng = random.Random(f"{seed} {problem} {problem.dtype} {problem.layouts}")
+    for kernel in rng.sample(able, min(numbers.drawn, len(able))):
+        origins.setdefault(kernel, []).append("drawn")
+    points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
+    if first is not None:
+        points[Point(problem, first, against=LIBRARY)] = "pick 1"
+    return points
 
 
 @cache
@@ -115,7 +85,7 @@ class Map(Recording):
     kernels, which are raced.
 
     Args:
-        spec: the question.
+        spec: spec with a ``menu``.
         out: results folder.
         gpu: name of the kind of GPU; empty until a worker joins.
         seconds: time after which no further problem is begun; None: no limit.
@@ -129,7 +99,7 @@ class Map(Recording):
 
     def __init__(
         self,
-        spec: MapSpec,
+        spec: Spec,
         out: Path,
         gpu: str,
         *,
@@ -139,21 +109,20 @@ class Map(Recording):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(spec.name, out, "measured", say)
-        self.spec, self.watch = spec, watch
+        assert spec.menu is not None
+        self.watch, self._seed, self._numbers = watch, spec.seed, spec.menu
         self._seconds, self._clock = seconds, clock
-        noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
-        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
-        self._new_provenance = fresh(
-            spec.name,
-            spec.question,
-            "measured",
-            protocols=[protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)],
-            **identity,
-        )
+        self._problems = spec.multiplied
+        drawn, picks, protocols = spec.menu.drawn, spec.menu.picks, [protocol_dict(each) for each in (BRIEF, PROTOCOL)]
+        noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
+        settings = [spec.seed, drawn, picks, protocols, _menu_digest(), [asdict(each) for each in self._problems]]
+        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": digest, "protocols": protocols}
+        self._new_provenance = fresh(spec.name, spec.question, "measured", **identity)
         self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._until = float("inf")
         self._chip = SXM
-        self._open = deque(spec.order)
+        self._open = deque(random.Random(spec.seed).sample(self._problems, len(self._problems)))
         self._next_tasks: dict[str, Task] = {}
         """Drawn kernels of each worker's last problem."""
         self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
@@ -224,12 +193,12 @@ class Map(Recording):
         self._folder.append(complete)
         for row in complete:
             self._remember(row)
-            self.watch(row, len(self.spec.problems) - len(self._open), len(self.spec.problems))
+            self.watch(row, len(self._problems) - len(self._open), len(self._problems))
 
     def close(self) -> None:
         """Note whether everything was measured, and unlock the folder."""
         if self._opened and self._folder.rows:
-            done = not self._open and not any(any(self._missing_points(problem)) for problem in self.spec.problems)
+            done = not self._open and not any(any(self._missing_points(problem)) for problem in self._problems)
             if done:
                 self._folder.finish({}, {})
             else:
@@ -250,7 +219,7 @@ class Map(Recording):
 
     def _missing_points(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
         """Return the points of a problem without a row: picks, and kernels that were only drawn."""
-        points = self.spec.points(problem, self._chip)
+        points = points_of(problem, self._numbers, self._seed, self._chip)
         self._origins |= points
         missing = [
             point

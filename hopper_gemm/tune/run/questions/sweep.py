@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
-from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import ALONE, Look, Race
+from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
+from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.run.question import Member, Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
@@ -26,7 +27,7 @@ from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 
 NOTE_SECONDS = 5.0
 """Seconds between two notes of the time spent on a search, so that a kill does not give it back."""
@@ -107,7 +108,7 @@ class Sweep(Recording):
 
     def __init__(
         self,
-        spec: SweepSpec,
+        spec: Spec,
         out: Path,
         provenance: Mapping[str, Any],
         *,
@@ -161,8 +162,10 @@ class Sweep(Recording):
         space, legal, trials = self._space, self._legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
-        used = [(self.protocol(point), point.context) for point in legal]
-        seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
+        conditions = product(self.spec.regimes, self.spec.contexts)
+        protocols: dict[tuple[str, str], Protocol] = {each: self.spec.protocol(each[0]) for each in conditions}
+        cost = {each: protocol.pairs * seconds_of(protocol, each[1]) for each, protocol in protocols.items()}
+        seconds = [cost[point.regime, point.context] for point in legal]
         recorded, skipped = len(self._recorded()), space.total - len(space.points)
         open_points = max(0, most - recorded)
         minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
@@ -178,14 +181,6 @@ class Sweep(Recording):
         """Return True if an earlier run used up this budget and measured all its finals, and no row was lost since."""
         provenance = self._folder.provenance or {}
         return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
-
-    def protocol(self, point: Point, final: bool = False) -> Protocol:
-        """Return the protocol by which a point is timed."""
-        spec = self.spec
-        if point.regime == "burst":
-            last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}
-            return Burst(**{**spec.burst.model_dump(), **last})
-        return Steady(**{**spec.steady.model_dump(), **({"pairs": spec.final.steady_pairs} if final else {})})
 
     # -----------------------------------------------------------------------------------------
 
@@ -206,7 +201,7 @@ class Sweep(Recording):
     def next(self, member: Member) -> Task | None:
         """Return the task of a noise floor, of finals of a case whose search has ended, or of a point."""
         for lost, board in self._lost_controls:
-            if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
+            if board == member.board and (control := self._control(lost, member, self.spec.protocol(lost.regime))):
                 return control
         # _trial may end a search, whose finals then begin: hence the second call of _final
         return self._final(member) or self._trial(member) or self._final(member)
@@ -224,7 +219,7 @@ class Sweep(Recording):
         (point,) = task.points
         case, race = place_of(point), ALONE
         if self.spec.race is not None:
-            looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
+            looks = self.spec.race.looks(point.regime)
             leader, noise = self._leaders.get(case), self._noise.get((case, member.board))
             race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
         twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
@@ -292,32 +287,33 @@ class Sweep(Recording):
         point = self._finals.claim(member.board)
         if point is None:
             return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
+        control = self._control(point, member, self.spec.protocol(point.regime))
+        return control or self._finals.next(place_of(point), member.board)
 
     def _trial(self, member: Member) -> Task | None:
         point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
         if point is None:
             return None
-        if control := self._control(point, member, self.protocol(point)):
+        protocol = self.spec.protocol(point.regime)
+        if control := self._control(point, member, protocol):
             self._waiting[member.name] = point
-        return control or self.renewed(Task((point,), self.protocol(point)), member)
+        return control or self.renewed(Task((point,), protocol), member)
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        used = {regime: self.protocol(Point(spec.problems[0].problem(), "cublas", regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
             self._source,
             seed=spec.seed,
             **spec.table.model_dump(),
-            spec=spec.model_dump(mode="json", by_alias=True),
+            spec=spec.as_dict(),
             spec_digest=spec.digest,
             **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
             **{
-                "protocols": [protocol_dict(protocol) for protocol in used.values()],
+                "protocols": [protocol_dict(spec.protocol(regime)) for regime in dict.fromkeys(spec.regimes)],
                 **self._source_provenance,
                 "gpu": gpu,
             },
@@ -338,8 +334,7 @@ class Sweep(Recording):
         owed = {case: n - counts[case] for case, n in finished.get("places", {}).items() if n > counts[case]}
         options: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
         self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **options)
-        protocol = partial(self.protocol, final=True)
-        self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
+        self._finals = Finals(spec, folder, self._noises, self._boards)
         self._done = len(self._space.points) - len(self._legal) + len(recorded)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()
