@@ -13,9 +13,9 @@ import pandas as pd
 
 from docs.generate.pages import depth, rings
 from docs.generate.pages.chapters import Window, timelines
+from docs.generate.pages.counted import panels, with_counters, with_derived
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.wording import cube
-from hopper_gemm.lab.counters.table import panels, with_counters, with_derived
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import resolve, swizzle_bytes
 from hopper_gemm.model.predict import BEFORE, predict

@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from docs.generate.pages.counted import unique_panels
 from docs.generate.pages.sources import beside, pairs_by, published, recorded, share, spans
-from hopper_gemm.lab.counters.table import unique_panels
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.host import host_times
 from hopper_gemm.tune.measure.arms import Arm
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady
-from hopper_gemm.tune.measure.timing import Timer, host_times, mhz_of, rest_of
+from hopper_gemm.tune.measure.timing import Timer, mhz_of, rest_of
 from tests.tune.measure.fake_cuda import FakeCuda
 
 
