@@ -18,7 +18,6 @@ from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import LaunchCounter, Task
-from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -82,10 +81,9 @@ class Counting(Recording):
         limit: int | None = None,
         watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
     ) -> None:
-        launches, self._new_provenance = read_target(target)
-        super().__init__(self._new_provenance["study"], out, "measured", lambda text: None)
+        launches, provenance = read_target(target)
+        super().__init__({**provenance, "gpu": {"name": gpu}}, out, lambda text: None)
         self._watch = watch
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
         if not any(wanted.values()):
             raise ResultsError(f"{target} has no config that runs; name another sweep or study")
@@ -109,9 +107,6 @@ class Counting(Recording):
     def open(self) -> int:
         """Number of rows that are still to be counted in this run."""
         return sum(map(len, self._open.values()))
-
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu, "kernel": kernel_digest()}
 
     def _begin(self) -> None:
         self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
@@ -141,7 +136,7 @@ class Counting(Recording):
         """Restore the note of the study's end, and unlock the folder."""
         if self._finished is not None:
             self._folder.finish(self._finished, {})
-        super().close()
+        self._exit.close()
 
 
 def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
@@ -159,7 +154,7 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
         name, question, digest = sweep.name, sweep.question, sweep.digest
         spec = sweep.as_dict()
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
-    return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
+    return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest, kernel=kernel_digest())
 
 
 def _with_baselines(launches: Sequence[Point]) -> list[Point]:

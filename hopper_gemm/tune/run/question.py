@@ -13,7 +13,7 @@ from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.statistics import noise_floor
-from hopper_gemm.tune.study.folder import StudyFolder
+from hopper_gemm.tune.study.folder import StudyFolder, identity_of
 from hopper_gemm.tune.study.row import Row, figures_of
 from hopper_gemm.tune.study.space import place_of
 
@@ -89,28 +89,36 @@ class Recording(Question):
     and the others must have the same kind of GPU.
 
     Args:
-        study: name of the study.
+        provenance: provenance of a new folder; ``gpu`` needs only the name until a worker joins.
         out: results folder.
-        source: ``measured`` or ``replayed``.
         say: takes a line for the user.
 
     Raises:
-        ResultsError: the folder takes no more rows, or is damaged.
+        ResultsError: the folder is of another study, takes no more rows, or is damaged.
     """
 
-    def __init__(self, study: str, out: Path, source: str, say: Callable[[str], None]) -> None:
+    def __init__(self, provenance: dict[str, Any], out: Path, say: Callable[[str], None]) -> None:
         self.out, self.say = out, say
-        self._study, self._source = study, source
+        self._study, self._source = provenance["study"], provenance["source"]
+        self._new_provenance = provenance
         self._folder = StudyFolder(out)
+        self._folder.refuse_another(identity_of(provenance))
         self._exit = ExitStack()
         self._opened = False
         self._controls: set[tuple[str, str]] = set()
         """Cases (:func:`place_of`) and boards whose noise floor was measured, or is being measured."""
         self._noise: dict[tuple[str, str], float] = {}
+        self.missing: dict[str, str] = {}
+        """Baselines that cannot run here, with the reason."""
+
+    @property
+    def open(self) -> int:
+        """Number of rows, or problems, that are still to be measured."""
+        raise NotImplementedError
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         """Return the provenance of a folder that is begun on a GPU."""
-        raise NotImplementedError
+        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load the state of the run from the folder's rows."""
@@ -142,7 +150,12 @@ class Recording(Question):
         return SXM
 
     def close(self) -> None:
-        """Unlock the folder."""
+        """Note whether everything was measured, and unlock the folder."""
+        if self._opened and self._folder.rows:
+            if self.open:
+                self._folder.note(finished=None)
+            else:
+                self._folder.finish({}, {})
         self._exit.close()
 
     def _note_board(self, member: Member, **fields: Any) -> None:

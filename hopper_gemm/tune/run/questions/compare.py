@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
@@ -19,7 +18,6 @@ from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import Task
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
 from hopper_gemm.tune.study.reader import read_provenance
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -66,17 +64,15 @@ class Comparison(Recording):
         watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        super().__init__(spec.name, out, "measured", say)
-        self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
-        self._spec, self._tables = spec, tables
-        self._pick(SXM)
         self._protocol = PROTOCOLS[spec.regimes[0]]
         self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regimes[0]]
         noted = {"name": spec.name, "config": spec.config, "against": spec.against, "data": "normal", "seed": 0}
         used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
-        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
-        self._new_provenance = fresh(spec.name, spec.question, "measured", protocols=used, **identity)
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": None, "protocols": used}
+        super().__init__(fresh(spec.name, spec.question, "measured", **keys), out, say)
+        self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
+        self._spec, self._tables = spec, tables
+        self._pick(SXM)
         self._refuse_other_libraries()
         self._boards: dict[GemmProblem, str] = {}
         self._assigned: set[RowKey] = set()
@@ -84,8 +80,6 @@ class Comparison(Recording):
         """Recipes by case and baseline, of the first search of each."""
         self._earlier_finalists: dict[str, tuple[tuple[str, ...], str]] = {}
         """Recipes of an earlier comparison and their origin, by case and baseline."""
-        self.missing: dict[str, str] = {}
-        """Baselines that cannot run here, with the reason."""
 
     def _pick(self, chip: Chip) -> None:
         """Choose the configs for a kind of GPU."""
@@ -201,15 +195,6 @@ class Comparison(Recording):
         """Free the problems of a worker that is gone, for other boards."""
         self._boards = {}
 
-    def close(self) -> None:
-        """Note whether everything was measured, and unlock the folder."""
-        if self._opened and self._folder.rows:
-            if self.open:
-                self._folder.note(finished=None)
-            else:
-                self._folder.finish({}, {})
-        super().close()
-
     # -----------------------------------------------------------------------------------------
 
     def _refuse_other_libraries(self) -> None:
@@ -218,9 +203,6 @@ class Comparison(Recording):
             for name in (name for name in LIBRARIES if then.get(name) != now[name]):
                 recorded = f"{name} {then.get(name)}, now {now[name]}"
                 raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")
-
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""

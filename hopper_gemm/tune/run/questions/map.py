@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu, parts_for
@@ -28,7 +27,6 @@ from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import Task, ratio_of
-from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
 from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
@@ -108,7 +106,6 @@ class Map(Recording):
         say: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(spec.name, out, "measured", say)
         assert spec.menu is not None
         self.watch, self._seed, self._numbers = watch, spec.seed, spec.menu
         self._seconds, self._clock = seconds, clock
@@ -117,9 +114,8 @@ class Map(Recording):
         noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
         settings = [spec.seed, drawn, picks, protocols, _menu_digest(), [asdict(each) for each in self._problems]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": digest, "protocols": protocols}
-        self._new_provenance = fresh(spec.name, spec.question, "measured", **identity)
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": digest}
+        super().__init__(fresh(spec.name, spec.question, "measured", protocols=protocols, **keys), out, say)
         self._until = float("inf")
         self._chip = SXM
         self._open = deque(random.Random(spec.seed).sample(self._problems, len(self._problems)))
@@ -129,8 +125,6 @@ class Map(Recording):
         """Points without a row of each problem when it was begun."""
         self._origins: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
-        self.missing: dict[str, str] = {}
-        """Baselines that cannot run here, with the reason."""
 
     @property
     def open(self) -> int:
@@ -195,20 +189,7 @@ class Map(Recording):
             self._remember(row)
             self.watch(row, len(self._problems) - len(self._open), len(self._problems))
 
-    def close(self) -> None:
-        """Note whether everything was measured, and unlock the folder."""
-        if self._opened and self._folder.rows:
-            done = not self._open and not any(any(self._missing_points(problem)) for problem in self._problems)
-            if done:
-                self._folder.finish({}, {})
-            else:
-                self._folder.note(finished=None)
-        super().close()
-
     # -----------------------------------------------------------------------------------------
-
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load the best rows from the folder; the time limit begins to run."""

@@ -23,7 +23,6 @@ from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
 from hopper_gemm.tune.search.importance import importances
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
-from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
@@ -118,10 +117,10 @@ class Sweep(Recording):
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        super().__init__(spec.name, out, source, say)
+        keys = {"study": spec.name, "source": source, "spec_digest": spec.digest}
+        super().__init__({**provenance, **keys}, out, say)
         self.spec, self.watch = spec, watch
         self._source_provenance, self._only, self._trials = dict(provenance), only, trials
-        self._folder.refuse_another(identity_of({**provenance, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = provenance["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
