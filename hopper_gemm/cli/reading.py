@@ -236,7 +236,7 @@ def export(
         fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
     study = read_and_warn(results)
     if optuna is not None:
-        from hopper_gemm.tune.search.journal import write_journal
+        from hopper_gemm.tune.search.trials import write_journal
 
         if out is not None:
             fail("--out and --optuna name a file each; leave one of them out")
@@ -256,7 +256,7 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
     ``rows.csv`` becomes ``rows.csv.xz``, which every command reads as it reads the CSV.
     """
-    from hopper_gemm.tune.study.pack import pack as packed
+    from hopper_gemm.tune.study.folder import pack as packed
 
     read_and_warn(results)
     packed_sizes = packed(results)

@@ -14,10 +14,9 @@ from hopper_gemm.tune.measure.arms import SPACERS
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst, Steady
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.verdict import paired_verdict
 from hopper_gemm.tune.measure.workload import make_workload
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
 
 pytestmark = pytest.mark.gpu
 

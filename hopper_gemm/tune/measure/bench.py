@@ -26,10 +26,9 @@ from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose,
 from hopper_gemm.tune.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
-from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
-from hopper_gemm.tune.statistics import speedup
+from hopper_gemm.tune.statistics import ALONE, Look, Race, hopeless, speedup
 
 TRIES = 3
 """Number of times that a voided timing is taken before the point is called unstable."""

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
-from hopper_gemm.tune.measure.race import Look
 from hopper_gemm.tune.parameters import WIDEST, current_values
+from hopper_gemm.tune.statistics import Look
 from hopper_gemm.tune.study.files import here_or_recorded, read_text
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import NAMES, PAIRS

@@ -25,10 +25,9 @@ from hopper_gemm.tune.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.tune.measure.correctness import Correctness, check
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda
 

@@ -13,9 +13,9 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
-from hopper_gemm.tune.measure.race import even
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.search.objective import Objective, joint
+from hopper_gemm.tune.statistics import even
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.row import Row

@@ -23,10 +23,10 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.question import Member, Recording
 from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.statistics import Look, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
 from hopper_gemm.tune.study.shapes import STRATA, expected_seconds

@@ -16,13 +16,13 @@ from typing import Any
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.run.question import Member, Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
-from hopper_gemm.tune.search.importance import importances
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
+from hopper_gemm.tune.search.trials import importances
+from hopper_gemm.tune.statistics import ALONE, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of

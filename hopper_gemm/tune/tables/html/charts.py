@@ -277,7 +277,7 @@ def _importances(study: Study) -> Mapping[str, Any]:
         return noted
     from pydantic import ValidationError
 
-    from hopper_gemm.tune.search.importance import importances
+    from hopper_gemm.tune.search.trials import importances
     from hopper_gemm.tune.study.spec import Spec
 
     try:
