@@ -6,7 +6,6 @@ finished, how many there were and a digest of them, so that rows that vanished o
 
 from __future__ import annotations
 
-import lzma
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.tune.study.files import FileLock, sync_folder, write_json, write_whole
+from hopper_gemm.tune.study.files import FileLock, sync_folder, write_json
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import (
     ROWS,
@@ -23,7 +22,6 @@ from hopper_gemm.tune.study.reader import (
     lost_rows,
     packed,
     read_provenance,
-    read_study,
     rows_and_digest,
     whole_lines,
 )
@@ -201,27 +199,3 @@ def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
         "kernel": provenance.get("kernel") if measured else None,
         "record": None if measured else provenance.get("record"),
     }
-
-
-def pack(folder: Path) -> dict[str, tuple[int, int]]:
-    """Compress the rows of a finished study to a tenth of their size; it takes no more rows then. Readers take either.
-
-    Killed at any moment it loses nothing; the same call continues.
-
-    Returns:
-        The bytes of its rows as CSV and packed, by the name of the packed file.
-
-    Raises:
-        ResultsError: the folder is no study, a damaged one, or is packed already; or its rows do not come back.
-    """
-    source, target = folder / ROWS, packed(folder)
-    read_study(folder)
-    if not source.is_file():
-        raise ResultsError(f"{folder} is packed already; hopper-gemm table {folder} reads it as it is")
-    plain = source.read_bytes()
-    content = lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)
-    if lzma.decompress(content) != plain:
-        raise ResultsError(f"{source} does not come back from its compressed form and stays; report it with the file")
-    write_whole(target, content)
-    source.unlink()
-    return {target.name: (len(plain), len(content))}

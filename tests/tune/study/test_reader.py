@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.tune.study.files import read_json, read_text
-from hopper_gemm.tune.study.folder import StudyFolder, pack
+from hopper_gemm.tune.study.folder import StudyFolder
+from hopper_gemm.tune.study.pack import pack
 from hopper_gemm.tune.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, header
 from hopper_gemm.tune.study.schema import CARRIED, NAMES
