@@ -19,7 +19,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
+from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
 from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose, choose_again
@@ -103,7 +103,7 @@ class Bench:
         device: the GPU.
         store: folder of compiled kernels, or None for the default.
         seed: seed of the matrices.
-        spacer: one of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
+        spacer: makes the spacer for a number of SMs; None for :func:`hopper_gemm.tune.measure.arms.touch`.
         load: loads the kernel of a config and a problem from the folder; None for :func:`load_any`.
     """
 
@@ -112,13 +112,13 @@ class Bench:
         device: DeviceInfo,
         store: Path | None = None,
         seed: int = 0,
-        spacer: str = "touch",
+        spacer: Callable[[int], Launch] | None = None,
         load: Callable[[GemmConfig, GemmProblem, Path | None], Kernel] | None = None,
     ) -> None:
         self.device = device
         self._store, self._seed = store, seed
         self._load = load
-        self._new_spacer = partial(SPACERS[spacer], device.sms)
+        self._new_spacer = partial(spacer or touch, device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
         self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
