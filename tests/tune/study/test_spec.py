@@ -8,10 +8,11 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import read_provenance, recorded_folders
 from hopper_gemm.tune.study.space import MOST, begun_with, count, place_of, points, rungs, space_of
-from hopper_gemm.tune.study.spec import SpecError, checked, read_spec
+from hopper_gemm.tune.study.spec import SpecError, checked, command_spec, read_spec
 from tests.conftest import ROOT
 from tests.each import each
 from tests.tune.run.fakes import SPEC
@@ -366,3 +367,29 @@ def test_a_byte_that_is_no_text_is_told_with_its_place(tmp_path):
     path.write_bytes(b'name = "x"\nquestion = "\x8b"\n')
     with pytest.raises(SpecError, match="line 2, column 13: byte 0x8b is not UTF-8"):
         read_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"config": "best"}, "compare: config: Input should be 'tuned' or 'auto', but got 'best'"),
+        ({"config": "auto", "against": ["mkl"]}, "compare: against: must be among cublas, cublaslt"),
+        ({"config": "auto", "space": {"tile_m": 128}}, "compare: space: has no meaning beside config; leave it out"),
+        ({"config": "auto", "regimes": ["burst", "steady"]}, "compare: regimes: must be a single one beside config"),
+        ({"menu": {"drawn": -1}}, "compare: menu.drawn: Input should be greater than or equal to 0"),
+        ({"menu": {}, "processes": 2}, "compare: processes: has no meaning beside menu"),
+        ({"space": {}, "against": ["quack"]}, "compare: against: is a key of a comparison"),
+        ({}, "compare: space is missing"),
+    ],
+)
+def test_a_spec_says_in_one_way_what_is_measured_of_each_problem(keys, message):
+    with pytest.raises(SpecError) as caught:
+        command_spec("compare", [GemmProblem(64, 64, 64)], name="list", **keys)
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ['config = "tuned"', "menu = {}", 'against = ["quack"]'])
+def test_keys_of_other_commands_stand_in_no_sweep_file(tmp_path, key):
+    with pytest.raises(SpecError, match=key.split()[0]):
+        read_spec(spec_of(tmp_path, f"{key}\n{SPEC}"))
