@@ -19,7 +19,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
-from hopper_gemm.tune.study.spec import Spec, SpecError, fields_of
+from hopper_gemm.tune.study.spec import RungSection, Spec, SpecError, fields_of
 
 MOST = 2_000_000
 """Points of a problem that are enumerated; each takes about a kilobyte."""
@@ -43,38 +43,25 @@ def place_of(point: Point) -> str:
     return " ".join([problem_label(point.problem), point.regime, point.context, *data])
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One rung of a ladder.
-
-    Args:
-        adds: what it adds to the rung it starts from.
-        published: what the source material says of the step, or nothing.
-        config: resolved. Two rungs may have the same; it is measured once.
-    """
-
-    name: str
-    adds: str
-    start: str | None
-    published: str
-    config: Kernel
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the rung for provenance, which gives tables the ladder without its spec."""
-        texts = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
-        return {**texts, "config": self.config.as_dict()}
-
-
-def rungs(spec: Spec) -> list[Rung]:
-    """Return the ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+def rungs(spec: Spec) -> list[tuple[RungSection, Kernel]]:
+    """Return each rung of the ladder with its config: that of the rung it starts from, with what it sets. Two rungs may
+    have the same config; it is measured once."""
     chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
-    ladder: list[Rung] = []
+    ladder: list[tuple[RungSection, Kernel]] = []
     for section in spec.rungs:
-        start = section.start or (ladder[-1].name if ladder else None)
+        start = section.start or (ladder[-1][0].name if ladder else None)
         chosen[section.name] = {**chosen[start], **_fields(section.set)}
         config = _config(spec, WIDEST, chosen[section.name]).narrowed()
-        ladder.append(Rung(section.name, section.adds, start, section.published, config))
+        ladder.append((section.model_copy(update={"start": start}), config))
     return ladder
+
+
+def noted_rungs(spec: Spec) -> list[dict[str, Any]]:
+    """Return the ladder for provenance, which gives tables the rungs without their spec."""
+    return [
+        {**section.model_dump(by_alias=True, exclude={"set"}), "config": config.as_dict()}
+        for section, config in rungs(spec)
+    ]
 
 
 def count(spec: Spec) -> int:
@@ -190,7 +177,7 @@ _LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
 
 def _enumerated(spec: Spec) -> dict[Kernel, tuple[str, ...]]:
     if spec.rungs:
-        return {rung.config: tuple(map(str, reasons(rung.config))) for rung in rungs(spec)}
+        return {config: tuple(map(str, reasons(config))) for _, config in rungs(spec)}
     refusals: dict[Kernel, tuple[str, ...]] = {}
     for grid in (spec.space, *spec.grids):
         for config, why in _grid(spec, grid):

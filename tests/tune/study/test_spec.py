@@ -195,10 +195,8 @@ def test_the_contexts_are_places_of_their_own_and_isolated_is_the_default(tmp_pa
 
 def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
     """Cumulative from the space on; a branch leaves the rungs between alone; max is what fits on each rung."""
-    found = {rung.name: rung for rung in rungs(read_spec(spec_of(tmp_path, LADDER)))}
-    shapes = {
-        name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for name, c in ((n, r.config) for n, r in found.items())
-    }
+    ladder = rungs(read_spec(spec_of(tmp_path, LADDER)))
+    shapes = {rung.name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for rung, c in ladder}
     assert shapes == {
         "base": (64, 4, 2, 1),
         "ring": (64, 4, 9, 1),
@@ -207,7 +205,7 @@ def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
         "deep": (320, 16, 0, 1),
         "pair": (64, 4, 9, 2),
     }
-    starts = {name: rung.start for name, rung in found.items()}
+    starts = {rung.name: rung.start for rung, _ in ladder}
     assert starts == {"base": None, "ring": "base", "tile": "ring", "same": "tile", "deep": "same", "pair": "ring"}
 
 
@@ -219,8 +217,8 @@ def test_rungs_with_one_config_share_one_point(tmp_path):
 
 def test_a_ladder_needs_no_space(tmp_path):
     text = LADDER[: LADDER.index("[space]")] + LADDER[LADDER.index("[[rungs]]") :]
-    (first, *_) = rungs(read_spec(spec_of(tmp_path, text)))
-    assert first.config == resolve(GemmConfig(stages=2))
+    ((_, config), *_) = rungs(read_spec(spec_of(tmp_path, text)))
+    assert config == resolve(GemmConfig(stages=2))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from hopper_gemm.tune.search.trials import importances
 from hopper_gemm.tune.statistics import ALONE, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
+from hopper_gemm.tune.study.space import Space, count, noted_rungs, place_of, points, space_of
 from hopper_gemm.tune.study.spec import Spec
 
 NOTE_SECONDS = 5.0
@@ -308,7 +308,7 @@ class Sweep(Recording):
             **spec.table.model_dump(),
             spec=spec.as_dict(),
             spec_digest=spec.digest,
-            **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
+            **({"rungs": noted_rungs(spec)} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
             **{
