@@ -16,8 +16,8 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import LaunchCounter, Task
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, LaunchCounter, Task
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -112,7 +112,7 @@ class Counting(Recording):
         self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
         self._folder.note(finished=None)
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the task of the next :data:`CHUNK` points of a kind."""
         for process, (kind, counter) in enumerate(KINDS.items()):
             points = self._open.get(kind, [])
@@ -121,7 +121,7 @@ class Counting(Recording):
                 return Task(tuple(points[:CHUNK]), counter, "counters", process)
         return None
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record the rows with counters; a point that failed is kept in :attr:`failed` and can be tried again."""
         for _, row in rows:
             self._answered += 1

@@ -15,8 +15,8 @@ from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import Task
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.provenance import fresh, versions
 from hopper_gemm.tune.study.reader import read_provenance
@@ -125,7 +125,7 @@ class Comparison(Recording):
         """Number of rows that are still to be measured."""
         return len(self._missing_keys())
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker and pick configs for its kind of GPU; note each worker's board."""
         if not self._opened:
             self._pick(self._chip_for(member))
@@ -139,7 +139,7 @@ class Comparison(Recording):
         """Return 2: one problem under key and one that compiles."""
         return 2
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the points of a problem in one process; before the first its noise floor. A problem is measured in one
         process at a time, because the next process takes up its finalists."""
         if self._limit == 0:
@@ -162,7 +162,7 @@ class Comparison(Recording):
             return Task(points, self._duel, "compare", process, child, finalists=finalists, board=board)
         return None
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows, each with the noise floor of its case, and note the finalists of new searches."""
         complete = []
         for member, row in rows:

@@ -24,8 +24,8 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import Look, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
@@ -137,7 +137,7 @@ class Map(Recording):
         )
         return len({*self._open, *begun})
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker; note each worker's board and missing baselines."""
         if not self._opened:
             self._chip = self._chip_for(member)
@@ -149,7 +149,7 @@ class Map(Recording):
         """Return enough tasks for the compilers to work ahead."""
         return AHEAD
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the drawn kernels of the worker's last problem, else the pick's kernels of the next problem."""
         if (drawn := self._next_tasks.pop(member.name, None)) is not None:
             return self.renewed(drawn, member)
@@ -165,7 +165,7 @@ class Map(Recording):
                 return self.renewed(tasks[0], member)
         return None
 
-    def renewed(self, task: Task, member: Member) -> Task:
+    def renewed(self, task: Task, member: Joined) -> Task:
         """Return a task of drawn kernels with a race against the best of their problem so far."""
         best = self._best.get(task.points[0].problem)
         if best is None or best.board != member.board or self._origins[task.points[-1]] != "drawn":
@@ -181,7 +181,7 @@ class Map(Recording):
         if (drawn := self._next_tasks.pop(worker, None)) is not None:
             self._open.append(drawn.points[0].problem)
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows with the origin of their kernels."""
         complete = [self._complete(row, how=self._origins[row.point]) for _, row in rows]
         self._folder.append(complete)

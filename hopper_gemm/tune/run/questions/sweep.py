@@ -16,9 +16,9 @@ from typing import Any
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
-from hopper_gemm.tune.run.question import Member, Recording, cublas_control
+from hopper_gemm.tune.run.question import Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
-from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
+from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.search.trials import importances
@@ -183,7 +183,7 @@ class Sweep(Recording):
 
     # -----------------------------------------------------------------------------------------
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker, and note the board of each."""
         if self._earlier is None:
             self._earlier = self._warm_rows(member.gpu["name"])
@@ -197,7 +197,7 @@ class Sweep(Recording):
             return self.spec.ahead
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the task of a noise floor, of finals of a case whose search has ended, or of a point."""
         for lost, board in self._lost_controls:
             if board == member.board and (control := self._control(lost, member, self.spec.protocol(lost.regime))):
@@ -210,7 +210,7 @@ class Sweep(Recording):
         if self._opened:
             self._search.left(worker, self._waiting.pop(worker, None))
 
-    def renewed(self, task: Task, member: Member) -> Task:
+    def renewed(self, task: Task, member: Joined) -> Task:
         """Return a point's task with the present leader of its case and twins of its launch. Without a noise floor no
         config is dropped."""
         if task.stage != "sweep":
@@ -229,7 +229,7 @@ class Sweep(Recording):
         if task.stage == "final":
             self._finals.dropped(task)
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows, then inform finals, search and watcher. A row without a status is not in the replayed study."""
         complete = []
         for member, row in rows:
@@ -281,7 +281,7 @@ class Sweep(Recording):
 
     # -----------------------------------------------------------------------------------------
 
-    def _final(self, member: Member) -> Task | None:
+    def _final(self, member: Joined) -> Task | None:
         self._finals.add(self._search.ended())
         point = self._finals.claim(member.board)
         if point is None:
@@ -289,7 +289,7 @@ class Sweep(Recording):
         control = self._control(point, member, self.spec.protocol(point.regime))
         return control or self._finals.next(place_of(point), member.board)
 
-    def _trial(self, member: Member) -> Task | None:
+    def _trial(self, member: Joined) -> Task | None:
         point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
         if point is None:
             return None
