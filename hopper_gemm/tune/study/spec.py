@@ -378,8 +378,8 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
                 if len(_listed(raw.get(key))) > 1:
                     yield f"{key}: must be a single one beside {kind} but got {raw[key]!r}"
             return
-    for key in ("against", "processes"):
-        if key in raw:
+    for key, usual in (("against", ["cublas"]), ("processes", 1)):
+        if raw.get(key, usual) != usual:
             yield f"{key}: is a key of a comparison; a sweep is measured against cublas, leave it out"
     objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
     wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
