@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.held_out import read_held_out
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
@@ -38,7 +39,7 @@ from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
+from hopper_gemm.tune.study.shapes import read_shapes
 
 SIDES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 PROBLEMS = [GemmProblem(m, n, k) for m in (100, 257, 777) for n, k in SIDES]

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.held_out import read_held_out
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -30,7 +31,6 @@ from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.study.shapes import read_held_out
 
 TREES, DEPTH, LEAF, RATE, BINS = 120, 4, 40, 0.1, 32
 """Number of trees, splits on the way to a leaf, rows of a leaf at least, share of a tree that counts, thresholds."""

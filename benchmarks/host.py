@@ -12,9 +12,11 @@ import argparse
 import csv
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,10 +26,14 @@ from hopper_gemm.compiler import extension
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import kernel_for
 from hopper_gemm.serve.ops import mm, mm_out
-from hopper_gemm.tune.measure.timing import host_times
 
 PROBLEMS = (GemmProblem(64, 64, 64), GemmProblem(16, 6144, 4096))
 """One that a GPU finishes before the host is back, and a layer of a decode step, of which the queue holds a block."""
+
+BLOCK = 200
+"""Calls between two synchronisations: fewer than the driver queues before a call has to wait."""
+
+BLOCKS = 50
 
 Call = tuple[str, str, str]
 """A way to call, the output that it writes (``new`` or ``given``), and the gradient: ``none``, ``recorded``, or
@@ -35,6 +41,41 @@ Call = tuple[str, str, str]
 
 PEERS = {"linear": "torch.nn.functional.linear", "Linear": "torch.nn.Linear"}
 """Ways of torch with which others are compared, by a word in their names; all else is compared with torch.mm."""
+
+
+def host_times(
+    calls: Mapping[str, Callable[[], object]],
+    synchronise: Callable[[], None],
+    block: int = BLOCK,
+    blocks: int = BLOCKS,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> dict[str, float]:
+    """Return the median host microseconds of each call: until it returns, not until the GPU is done.
+
+    The calls alternate block by block, in the opposite order every other time, so that drift affects all calls alike.
+    The GPU's work must be shorter than the host's, or the queue fills: take a tiny problem.
+
+    Args:
+        calls: calls by name.
+        synchronise: waits for the GPU; not timed.
+        block: number of calls of a block, whose mean is a sample.
+        blocks: number of samples of each call.
+        clock: returns nanoseconds.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(block):
+            call()
+    for number in range(blocks):
+        for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
+            call = calls[name]
+            synchronise()
+            start = clock()
+            for _ in range(block):
+                call()
+            samples[name].append((clock() - start) / 1000 / block)
+    synchronise()
+    return {name: median(times) for name, times in samples.items()}
 
 
 def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:

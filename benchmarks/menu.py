@@ -36,6 +36,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.fresh import drawn
+from benchmarks.held_out import read_held_out
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
@@ -47,7 +48,7 @@ from hopper_gemm.model.rules.problem import filled_up
 from hopper_gemm.model.tuned import recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
-from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
+from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
 
 SEED = 27

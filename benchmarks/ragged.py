@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.host import host_times
 from docs.generate.todays_code import code_columns
 from hopper_gemm import matmul
 from hopper_gemm.compiler.padded import PADDED, PaddedKernel, load_any
@@ -36,7 +37,7 @@ from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_lau
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.measure.timing import Timer, host_times
+from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import make_workload
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.shapes import read_shapes

@@ -18,8 +18,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.measure.race import Look, Race
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
 from tests.verify.harness import compile_all
 
 PROBLEM, POINTS = GemmProblem(4096, 4096, 4096), 96

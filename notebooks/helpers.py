@@ -13,9 +13,10 @@ import pandas as pd
 
 from docs.generate.pages import depth, rings
 from docs.generate.pages.chapters import Window, timelines
+from docs.generate.pages.counted import panels, with_counters, with_derived
+from docs.generate.pages.pictures import patch, show_small
 from docs.generate.pages.sources import recorded
-from docs.generate.pages.wording import cube
-from hopper_gemm.lab.counters.table import panels, with_counters, with_derived
+from docs.generate.pages.wording import cube, short_label
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import resolve, swizzle_bytes
 from hopper_gemm.model.predict import BEFORE, predict
@@ -35,8 +36,7 @@ from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
-from hopper_gemm.tune.tables.pivot import config_of, pivot, problem_of, rows_of, short_label
-from hopper_gemm.tune.tables.plots import patch, show_small
+from hopper_gemm.tune.tables.pivot import config_of, pivot, problem_of, rows_of
 
 __all__ = [
     "BEFORE",

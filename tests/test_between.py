@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks import between
+from benchmarks.held_out import read_held_out
 from benchmarks.menu import predicted
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import binaries, choices
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.study.shapes import read_held_out
 from hopper_gemm.tune.study.space import points
 from hopper_gemm.tune.study.spec import read_spec
 from tests.conftest import ROOT

@@ -13,10 +13,11 @@ from benchmarks.correction import DEPTH, MOST_BYTES, cross_validated, data_of, f
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.run.questions.map import LIBRARY, MapSpec
+from hopper_gemm.tune.run.questions.map import LIBRARY, points_of
 from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.spec import MenuSection
 
-SPEC = MapSpec("map", "", tuple(GemmProblem(m, n, 1024) for m in (64, 200, 777, 1500, 6000) for n in (192, 896, 5000)))
+PROBLEMS = [GemmProblem(m, n, 1024) for m in (64, 200, 777, 1500, 6000) for n in (192, 896, 5000)]
 
 
 def row(point, how, factor):
@@ -31,8 +32,8 @@ def rows():
     noise = random.Random(0)
     return [
         row(point, how, math.exp(0.25 * point.config.swap_ab + noise.gauss(0, 0.02)))
-        for problem in SPEC.problems
-        for point, how in SPEC.points(problem).items()
+        for problem in PROBLEMS
+        for point, how in points_of(problem, MenuSection()).items()
         if point.against != LIBRARY
     ]
 
@@ -51,7 +52,7 @@ def test_picked_kernels_are_judged_and_not_fitted_to(rows):
 
 
 def test_held_out_problems_are_not_fitted_to():
-    point = Point(GemmProblem(777, 4608, 3584), next(iter(SPEC.points(SPEC.problems[0]))).config)
+    point = Point(GemmProblem(777, 4608, 3584), next(iter(points_of(PROBLEMS[0], MenuSection()))).config)
     assert len(data_of([row(point, "drawn", 1.0)]).y) == 0
     assert len(data_of([row(point, "drawn", 1.0)], held_out=True).y) == 1
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+from benchmarks.held_out import read_held_out
 from benchmarks.picks import fit
 from benchmarks.picks.bursts import Bursts, ReachingOut, _torn, bursts_of
 from hopper_gemm.model.kernel import Kernel
@@ -21,7 +22,6 @@ from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.study.shapes import read_held_out
 from tests.conftest import ROOT
 
 HELD_OUT = GemmProblem(777, 4608, 3584)

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "tune.parameters": {"tune.registry", "compiler", "model"},
     "tune.statistics": {"model"},
     "tune.measure": {"tune.parameters", "tune.registry", "tune.statistics", "compiler", "kernel", "model", "serve"},
-    "tune.study": {"tune.parameters", "tune.statistics", "model"},
+    "tune.study": {"tune.measure", "tune.parameters", "tune.statistics", "model"},
     "tune.search": {"tune.study", "tune.parameters", "model"},
     "tune.run": {
         *("tune.search", "tune.study", "tune.measure", "tune.parameters", "tune.statistics"),

@@ -23,11 +23,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.held_out import read_held_out
 from benchmarks.picks.bursts import Bursts, bursts_of
 from hopper_gemm.model.predict import ModelConstants, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.files import suite_file
-from hopper_gemm.tune.study.shapes import STRATA, read_held_out
+from hopper_gemm.tune.study.shapes import STRATA
 
 START = {
     "off_lines": 0.1,

@@ -8,7 +8,7 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 try:
-    from hopper_gemm.cli import mapping, measuring, reading, serving  # noqa: F401  (they hold the commands)
+    from hopper_gemm.cli import instruments, measuring, reading  # noqa: F401  (they hold the commands)
     from hopper_gemm.cli.app import app, entry
 except ModuleNotFoundError as error:
     if (error.name or "hopper_gemm").startswith("hopper_gemm"):

@@ -1,25 +1,29 @@
-"""Commands that measure, on Hopper GPUs or in a replay."""
+"""Commands that measure problems, on Hopper GPUs or in a replay."""
 
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import hopper_gemm.cli.options as options
-from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, stderr
+from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
 from hopper_gemm.cli.reading import show
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import local_root, recorded_tables, slug
-from hopper_gemm.tune.study.files import ladder_file, shown, suite_file
+from hopper_gemm.model.tuned import local_root, slug
+from hopper_gemm.tune.study.files import shown, suite_file
 from hopper_gemm.tune.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
+
+LINE_SECONDS = 5.0
+"""Time between two lines of progress of a map."""
 
 
 @command
@@ -119,17 +123,23 @@ def tune(
     study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
     """
     from hopper_gemm.cli.running import local_source, run_sweep
-    from hopper_gemm.tune.run.questions.tune import Options, question, recorded_problem
+    from hopper_gemm.tune.run.questions.tune import question, recorded_problem
     from hopper_gemm.tune.run.source import Source, choose
     from hopper_gemm.tune.study.shapes import read_shapes
     from hopper_gemm.tune.tables.conclusion import conclude
     from hopper_gemm.tune.tables.pages.winners import winners
 
-    backends = ("backend", backend, ("cuda", "replay"))
-    for option, value, words in (("regime", regime, REGIMES), ("context", context, CONTEXTS), backends):
-        if value not in words:
-            raise ValueError(f"--{option} must be one of {', '.join(words)} but got {value!r}")
-    settings = Options(regime, context, budget, trials, sampler, tuple(warm_start or ()), tuned_first, pdl, finals)
+    options.check_word("--regime", regime, REGIMES)
+    options.check_word("--context", context, CONTEXTS)
+    options.check_word("--backend", backend, ("cuda", "replay"))
+    keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "sampler": sampler}
+    limits = {"seconds": budget, "trials": trials}
+    if given := {name: limit for name, limit in limits.items() if limit is not None}:
+        keys["budget"] = given
+    if finals is not None:
+        keys["final"] = {"best": finals}
+    keys["warm_start"] = [str(folder) for folder in warm_start or ()]
+    ahead: dict[str, Any] = {"tuned_first": tuned_first, "pdl": pdl}
     listen, say = options.listening(cluster, host), saying(as_json)
     if recorded is not None and backend != "replay":
         raise ValueError(f"--from names a study to replay but --backend is {backend}; add --backend replay")
@@ -148,7 +158,8 @@ def tune(
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
-        folder = run_sweep(question(problems, settings, read.name), source, out, "Tuning", say, verbose)
+        spec = question(problems, keys, listed=read.name, **ahead)
+        folder = run_sweep(spec, source, out, "Tuning", say, verbose)
         best = winners(read_study(folder))
         result = {"out": str(folder), "problems": [winner.as_dict() for winner in best]}
         print(json.dumps(result) if as_json else (folder / "table.md").read_text())
@@ -159,45 +170,13 @@ def tune(
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     problem = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
-    source = choose(lambda _: recorded or recorded_problem(problem, settings), backend, options.gpus_of(gpus), listen)
-    folder = run_sweep(question([problem], settings, recorded=source.recorded), source, out, "Tuning", say, verbose)
+    source = choose(
+        lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
+    )
+    spec = question([problem], keys, recorded=source.recorded, **ahead)
+    folder = run_sweep(spec, source, out, "Tuning", say, verbose)
     conclusion = conclude(folder)
     print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else "\n".join(conclusion.lines()))
-
-
-@command
-def ladder(
-    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
-    out: options.StudyOut = None,
-    gpus: options.Gpus = "0",
-    backend: options.BackendName = "auto",
-    recorded: options.Recorded = None,
-    verbose: options.Verbose = False,
-    as_json: options.Json = False,
-) -> None:
-    """Measure the kernel one design step at a time.
-
-    The table shows how fast each step is, the speedup over cuBLAS, and the gain over the step that it starts from.
-    """
-    from hopper_gemm.cli.running import run_sweep
-    from hopper_gemm.tune.run.source import choose, recorded_study
-    from hopper_gemm.tune.study.spec import read_spec
-    from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder_table
-    from hopper_gemm.tune.tables.ladder import ladder as steps_of
-    from hopper_gemm.tune.tables.pivot import markdown_table, rows_of
-    from hopper_gemm.tune.tables.view import view
-
-    file = spec or ladder_file()
-    question = read_spec(file)
-    if not question.rungs:
-        fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
-    source = choose(lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus))
-    study = read_study(run_sweep(question, source, out, "Measuring", saying(as_json), verbose))
-    steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
-    if as_json:
-        print(json.dumps([step.as_dict() for step in steps]))
-    else:
-        show(view(study), page=f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}\n")
 
 
 @command
@@ -231,14 +210,14 @@ def compare(
 
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, problems_of, tables_of
+    from hopper_gemm.cli.running import conclude, local_source, run_question
+    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
+    from hopper_gemm.tune.study.shapes import problems_of
+    from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables import comparison as tables
-    from hopper_gemm.tune.tables.pages.publish import publish
     from hopper_gemm.tune.tables.view import view
 
-    if backend not in ("cuda", "replay"):
-        raise ValueError(f"--backend must be one of cuda, replay but got {backend!r}")
+    options.check_word("--backend", backend, ("cuda", "replay"))
     if finalists is not None and backend == "replay":
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
@@ -263,7 +242,8 @@ def compare(
             outcome = form.format(**row.figures)
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {outcome}")
 
-    spec = ComparisonSpec(title, text, problems, names, regime, context, config, processes)
+    conditions: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
+    spec = command_spec("compare", problems, name=title, question=text, config=config, against=names, **conditions)
     read = tables_of(recorded, slug(kind), stderr)
     comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
     if finalists is not None:
@@ -273,135 +253,109 @@ def compare(
     if comparison.open:
         job = {"against": names, "fresh": min(processes - 1, 1), "verbose": verbose}
         run_question(comparison, source, title, stderr, comparison, shared=shared, **job)
-    for baseline, reason in comparison.missing.items():
-        stderr(f"without {baseline}: {reason}")
-    publish(folder)
-    result = view(read_study(folder))
-    if as_json:
-        print(json.dumps({"out": str(folder), "missing": comparison.missing, **result.as_dict()}))
-        return
-    show(result)
-    print(f"\nWritten to {shown(folder)}")
+    conclude(comparison, {"missing": comparison.missing}, f"Written to {shown(folder)}", as_json)
 
 
 @command
-def check(
-    record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
-    digests: Annotated[
-        bool, typer.Option("--record-digests", help="Instead note today's machine code; needs no GPU.")
+def map(
+    shapes: options.Shapes = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Begin no further problem after this time. Default: map all.")
+    ] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Map only the problems of the list that nothing is fitted to.")
     ] = False,
-    recorded: options.TunedTable = None,
+    drawn: Annotated[
+        int | None, typer.Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")] = "cuda",
+    recorded: options.Recorded = None,
+    out: options.StudyOut = None,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check that the recorded best configs still hold.
+    """Measure what picks for untuned problems are worth.
 
-    Today's kernel must be right, and as fast as the binaries that are kept with the tuned table. Exit code 1: a config
-    has fallen or is unsure; 3: it is unsure because another process uses the GPU.
+    Of each problem the pick's eight best kernels, 24 drawn from the menu, torch.mm and cuBLASLt's heuristic list are
+    measured. Problems come in a shuffled order, so that a part of a map is a sample; the same command goes on.
     """
-    from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.lab.guard.binaries import FOLDER
-    from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
-    from hopper_gemm.lab.guard.check import record as keep
-    from hopper_gemm.tune.run.tenants import busy
+    from hopper_gemm.cli.running import conclude, local_source, run_question
+    from hopper_gemm.tune.run.questions.map import LIBRARY, SEED, Map
+    from hopper_gemm.tune.run.source import recorded_study
+    from hopper_gemm.tune.study.shapes import read_shapes
+    from hopper_gemm.tune.study.spec import command_spec
+    from hopper_gemm.tune.tables.view import view
 
-    if record or digests:
-        for path in [recorded] if recorded else recorded_tables().values():
-            done = f"{len(keep(path))} binaries kept" if record else f"code of {record_codes(path)} kernels noted"
-            print(f"{done} beside {shown(path)}")
+    options.check_word("--backend", backend, ("cuda", "replay"))
+    read = read_shapes(shapes or suite_file().with_name("map.toml"))
+    name = f"{read.name}-held-out" if held_out else read.name
+    if backend == "replay":
+        show(view(read_study(recorded or recorded_study(name, ""))), "json" if as_json else None)
         return
-    source = local_source(gpus, "a check")
+    problems = tuple(dict.fromkeys(section.problem() for section in read.problems if section.held_out or not held_out))
+    if not problems:
+        raise ValueError(f"{read.name} must hold problems to map but none is held out; leave --held-out away")
+    if recorded is not None:
+        raise ValueError(f"--from names a study to show but --backend is {backend}; add --backend replay")
+    source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
-    table = recorded or recorded_tables().get(slug(kind))
-    if table is None:
-        fail(f"no tuned table is recorded for {kind}; name one with --from")
-    guarded = guarded_of(table)
-    if not guarded:
-        fix = f"hopper-gemm check --record --from {shown(table)}"
-        fail(f"no binaries are recorded in {shown(table.with_name(FOLDER))}; run {fix}")
-    boards = {gpu.uuid: gpu for gpu in source.gpus}
-    before = {board: busy(gpu) for board, gpu in boards.items()} if shared else {}
-    question = Check(guarded, lambda board: before.get(board) or busy(boards[board], measuring=True))
-    run_question(question, source, "check", stderr, shared=shared)
-    for result in question.checked:
-        if result.warning:
-            stderr(f"{result.point.problem} {result.point.context}: {result.warning}")
-    lines = [f"{row.verdict.status:8} {row.point.problem}: {row.verdict.message}" for row in question.checked]
-    print(json.dumps([result.as_dict() for result in question.checked]) if as_json else "\n".join(lines))
-    unheld = [result for result in question.checked if result.verdict.status != "held"]
-    if unheld:
-        raise typer.Exit(NO_GPU if all(result.busy for result in unheld) else CHECK_FAILED)
+    folder = out or local_root() / slug(kind) / name
+    last_line = started = time.monotonic()
+
+    def watch(row: Any, done: int, total: int) -> None:
+        nonlocal last_line
+        now = time.monotonic()
+        if now - last_line >= LINE_SECONDS or row.status in ("wrong_result", "timeout", "crash"):
+            last_line = now
+            what = f"{row.figures['speedup']:.3f}x" if row.ok else f"{row.status.replace('_', ' ')}: {row.reason}"
+            pick = f"{row.figures['how']} over {row.point.against}"
+            stderr(f"{now - started:7.1f}s {done}/{total} problems, {row.point.problem} {pick}: {what}")
+
+    keys: dict[str, Any] = {"seed": SEED, "menu": {} if drawn is None else {"drawn": drawn}}
+    spec = command_spec("map", problems, name=name, question=read.question, against=["cublas", LIBRARY], **keys)
+    question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
+    saying(as_json)(source.opening("Mapping", f"{len(problems)} problems", folder))
+    run_question(question, source, name, stderr, question, shared=shared, against=tuple(spec.against))
+    note = f"{question.open} problems to go; written to {shown(folder)}"
+    conclude(question, {"open": question.open}, note, as_json)
 
 
 @command
-def counters(
-    target: Annotated[Path, typer.Argument(metavar="SPEC_OR_RESULTS", help="A sweep, or a study's folder.")],
-    out: options.StudyOut = None,
-    limit: options.Limit = None,
-    gpus: options.Gpus = "0",
-    no_ncu: Annotated[bool, typer.Option("--no-ncu", help="Only what our kernel counts; needs no profiler.")] = False,
-    no_meter: Annotated[bool, typer.Option("--no-meter", help="Only what the profiler counts.")] = False,
+def warmup(
+    sizes: options.Sizes = None,
+    shapes: options.Shapes = None,
+    dtype: options.Dtype = "bf16",
+    layouts: options.Layouts = "kk",
+    candidates: Annotated[int, typer.Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
+    batch_invariant: options.BatchInvariant = False,
     as_json: options.Json = False,
 ) -> None:
-    """Count what a study's kernels and cuBLAS do on the GPU.
+    """Time a few picks of untuned problems; keep the fastest for matmul.
 
-    The profiler counts clock, traffic, L2 hits and instructions; the kernel itself counts how often its roles find a
-    stage ready and how long they wait. Rows go to the study's folder if it takes rows.
+    It takes a fraction of a second a problem once its kernels are compiled. What tune finds comes before it.
     """
-    from hopper_gemm.cli.running import local_source, run_question
-    from hopper_gemm.lab.counters.counting_question import Counting, folder_of
-    from hopper_gemm.lab.counters.profiler import find_profiler
-    from hopper_gemm.lab.counters.table import counters_table
-    from hopper_gemm.tune.study.pooling import pooled
+    from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
+    from hopper_gemm.tune.study.shapes import problems_of
 
-    kinds = [kind for kind, left_out in (("profile", no_ncu), ("meter", no_meter)) if not left_out]
-    if not kinds:
-        raise ValueError("--no-ncu and --no-meter together leave nothing to count; drop one of them")
-    source = local_source(gpus, "counting")
-    if not no_ncu:
-        find_profiler()
-    kind = source.gpus[0].name
-    folder = out or folder_of(target, slug(kind))
+    try:
+        find_hopper()
+    except NoHopperError as error:
+        fix = "a warm-up times launches on an H100 or H200; hopper-gemm prebuild needs no GPU"
+        raise NoHopperError(f"{str(error).split(';')[0]}; {fix}") from None
+    from hopper_gemm.serve.ahead.warmup import warmup as warm_up
 
-    def watch(point: Any, text: str, done: int, total: int) -> None:
-        subject = "cuBLAS" if point.is_baseline else point.config
-        stderr(f"{done}/{total} {point.problem} {subject}{f': {text}' if text else ''}")
-
-    counting = Counting(target, folder, kind, kinds=kinds, limit=limit, watch=watch)
-    saying(as_json)(source.opening("Counting", str(target), folder))
-    if counting.open:
-        run_question(counting, source, "counters", stderr)
-    if not counting.written and counting.failed:
-        fail(f"nothing could be counted; the first of {len(counting.failed)} failures: {counting.failed[0][1]}")
-    rows = read_study(folder).stage("counters")
+    _, _, problems = problems_of(shapes, sizes or (), "burst")
+    if sizes:
+        problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+    done = warm_up(options.with_rule(problems, batch_invariant), candidates, say=stderr)
     if as_json:
-        failed = [{"problem": str(p.problem), "config": str(p.subject), "reason": why} for p, why in counting.failed]
-        summary = {"out": str(folder), "counted": counting.written, "open": counting.open, "failed": failed}
-        print(json.dumps({**summary, "rows": [row.as_dict() for row in rows]}))
-        return
-    progress = f"{counting.written} counted now, {len(counting.failed)} failed, {counting.open} to go"
-    print(f"\n{counters_table(pooled(rows))}\n{progress}; written to {shown(folder)}")
-
-
-@command
-def trace(
-    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: archive/timeline.toml.")] = None,
-    out: options.StudyOut = None,
-    gpus: options.Gpus = "0",
-) -> None:
-    """Trace when the roles of a CTA do what.
-
-    The result is a table of moments in SM clocks for each rung of a ladder.
-    """
-    from hopper_gemm.cli.running import local_source, name_tenants
-    from hopper_gemm.lab.counters.timeline import trace as traced
-
-    source = local_source(gpus, "a trace")
-    file = spec or ladder_file().with_name("archive") / "timeline.toml"
-    folder = out or local_root() / slug(source.gpus[0].name) / file.stem
-    name_tenants(source.gpus, stderr)
-    print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")
+        failed = [{"problem": asdict(problem), "reason": why} for problem, why in done.failed.items()]
+        print(json.dumps({**asdict(replace(done, failed={})), "failed": failed}))
+    else:
+        print(done)
+    if done.failed:
+        fail(f"{len(done.failed)} problems have no candidate that could be compiled", CHECK_FAILED)
 
 
 @command

@@ -63,6 +63,12 @@ OnlyContext = Annotated[str | None, typer.Option(help="Only this context: isolat
 OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")]
 
 
+def check_word(option: str, value: str, words: Iterable[str]) -> None:
+    """Raise a ValueError unless an option has one of some words."""
+    if value not in words:
+        raise ValueError(f"{option} must be one of {', '.join(words)} but got {value!r}")
+
+
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:
     """Return the problems, all of them batch-invariant if ``batch_invariant``."""
     return tuple(replace(problem, batch_invariant=True) if batch_invariant else problem for problem in problems)

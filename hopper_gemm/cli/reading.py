@@ -146,8 +146,7 @@ def explain(
     from hopper_gemm.tune.tables.explain import explain as explained
     from hopper_gemm.tune.tables.explain import lines
 
-    if context not in CONTEXTS:
-        raise ValueError(f"--context must be one of {', '.join(CONTEXTS)} but got {context!r}")
+    options.check_word("--context", context, CONTEXTS)
     problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
@@ -237,7 +236,7 @@ def export(
         fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
     study = read_and_warn(results)
     if optuna is not None:
-        from hopper_gemm.tune.search.journal import write_journal
+        from hopper_gemm.tune.search.trials import write_journal
 
         if out is not None:
             fail("--out and --optuna name a file each; leave one of them out")
@@ -289,7 +288,7 @@ def prebuild(
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
-    from hopper_gemm.tune.run.questions.compare import problems_of
+    from hopper_gemm.tune.study.shapes import problems_of
 
     if menu and (sizes or shapes):
         raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")

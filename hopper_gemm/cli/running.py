@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 from hopper_gemm.cli.app import INTERRUPTED, fail, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.progress import watching
+from hopper_gemm.cli.reading import show
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.replay import recorded_points
-from hopper_gemm.tune.run.question import Question
+from hopper_gemm.tune.run.question import Question, Recording
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.source import Source, find
 from hopper_gemm.tune.run.task import Job
@@ -21,8 +23,9 @@ from hopper_gemm.tune.run.tenants import busy
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 from hopper_gemm.tune.tables.pages.publish import publish
+from hopper_gemm.tune.tables.view import view
 
 Say = Callable[[str], None]
 
@@ -60,14 +63,27 @@ def run_question(
         fail(f"stopped{kept}", INTERRUPTED)
 
 
-def open_sweep(spec: SweepSpec, source: Source, out: Path | None, **options: Any) -> Sweep:
+def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool) -> None:
+    """Write the pages of a comparison or a map, and print its table: as JSON beside keys, or with a note below."""
+    for baseline, reason in question.missing.items():
+        stderr(f"without {baseline}: {reason}")
+    publish(question.out)
+    result = view(read_study(question.out))
+    if as_json:
+        print(json.dumps({"out": str(question.out), **keys, **result.as_dict()}))
+        return
+    show(result)
+    print(f"\n{note}")
+
+
+def open_sweep(spec: Spec, source: Source, out: Path | None, **options: Any) -> Sweep:
     """Return a sweep from its source, in its folder; nothing is measured yet."""
     only = None if source.recorded is None else recorded_points(source.recorded)
     return Sweep(spec, out or source.folder(spec), source.provenance, source=source.word, only=only, **options)
 
 
 def run_sweep(
-    spec: SweepSpec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
+    spec: Spec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
 ) -> Path:
     """Run a sweep under a progress bar, write its pages, and return its folder."""
     question = open_sweep(spec, source, out, **options)

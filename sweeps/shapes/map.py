@@ -1,7 +1,7 @@
-"""Draws the problems of map.toml: ``python sweeps/shapes/map.py > sweeps/shapes/map.toml``.
+"""Draws the problems of map.toml: ``python -m sweeps.shapes.map > sweeps/shapes/map.toml``.
 
 600 problems that people run, 250 log-uniform ones in equal numbers by torch.mm's time, 150 of ragged or odd sizes.
-held_out.toml names what nothing is fitted to; see :class:`hopper_gemm.tune.study.shapes.HeldOut`.
+held_out.toml names what nothing is fitted to; see :class:`benchmarks.held_out.HeldOut`.
 
 Sizes are facts of public lists and model configs: vLLM's benchmarks/kernels/weight_shapes.py (a layer's weights of
 fourteen models; DeepSeek-Coder-V2-Lite among them), the models' own config.json (Llama 3.2, Qwen2.5, Qwen3, Gemma 2,
@@ -17,8 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.held_out import HeldOut, read_held_out
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.study.shapes import STRATA, HeldOut, expected_seconds, read_held_out, stratum_of
+from hopper_gemm.tune.study.shapes import STRATA, expected_seconds, stratum_of
 
 SEED = 27
 PEOPLE, UNIFORM, RAGGED = 600, 250, 150
@@ -196,7 +197,7 @@ def _order(entry: Entry) -> tuple[object, ...]:
 def map_file() -> str:
     """The text of map.toml."""
     lines = [
-        f"# {PEOPLE + UNIFORM + RAGGED} problems drawn with seed {SEED}; written anew by python sweeps/shapes/map.py",
+        f"# {PEOPLE + UNIFORM + RAGGED} problems drawn with seed {SEED}; written anew by python -m sweeps.shapes.map",
         'name = "map"',
         'question = "Which kernel is the fastest on a problem that nobody tuned, and is it ahead of the libraries?"',
         "problems = [",

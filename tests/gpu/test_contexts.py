@@ -10,14 +10,14 @@ from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.measure.arms import SPACERS
+from hopper_gemm.tune.measure.arms import touch
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst, Steady
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.verdict import paired_verdict
 from hopper_gemm.tune.measure.workload import make_workload
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
+from tests.gpu.rmsnorm import rmsnorm
 
 pytestmark = pytest.mark.gpu
 
@@ -62,12 +62,12 @@ def test_a_spacer_is_timed_in_the_isolated_context_alone(bench, problem):
 
 
 @pytest.mark.parametrize("layouts", ["kk", "mn"])
-@pytest.mark.parametrize("spacer", SPACERS)
+@pytest.mark.parametrize("spacer", [touch, rmsnorm])
 def test_a_spacer_writes_a_and_leaves_it_as_it_was(bench, spacer, layouts):
     workload = make_workload(GemmProblem(1000, 264, 520, layouts=layouts), l2_bytes=0)
     operands = workload.sets[0]
     before = operands.a.clone()
-    launch = SPACERS[spacer](bench.device.sms)
+    launch = spacer(bench.device.sms)
     for _ in range(3):
         launch(operands)
     assert torch.equal(operands.a.view(torch.int16), before.view(torch.int16))
@@ -80,8 +80,8 @@ def test_a_spacer_writes_a_and_leaves_it_as_it_was(bench, spacer, layouts):
 @pytest.mark.parametrize(("problem", "config"), BESIDE_RMSNORM, ids=str)
 def test_an_rmsnorm_between_launches_agrees_on_which_side_is_faster(bench, kernel_store, problem, config):
     """Where either says that the sides differ by more than a hundredth, or a quarter of a microsecond."""
-    rmsnorm = Bench(bench.device, kernel_store, spacer="rmsnorm")
-    found = [one.measure(Point(problem, config), PROTOCOL) for one in (bench, rmsnorm)]
+    beside = Bench(bench.device, kernel_store, spacer=rmsnorm)
+    found = [one.measure(Point(problem, config), PROTOCOL) for one in (bench, beside)]
     assert [one.status for one in found] == ["ok", "ok"], [one.reason for one in found]
     signs = []
     for figures in (one.figures for one in found):

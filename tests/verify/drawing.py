@@ -98,7 +98,11 @@ def values_of(name: str) -> tuple[Any, ...]:
     parameter = PARAMETERS[name]
     if parameter.flag:
         return (True, False, *parameter.words)
-    return INTEGERS[name] if parameter.least is not None else parameter.words
+    if parameter.least is None:
+        return parameter.words
+    if name not in INTEGERS:
+        raise KeyError(f"{name} is an integer without values to draw; give some in INTEGERS of tests/verify/drawing.py")
+    return INTEGERS[name]
 
 
 def drawn_config(rng: random.Random, **fixed: Any) -> GemmConfig:

@@ -18,7 +18,7 @@ import pandas as pd
 from docs.generate.pages.sources import read
 from docs.generate.pages.wording import cube
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.measure.verdict import Component, class_of, paired_verdict, student
+from hopper_gemm.tune.measure.verdict import Component, Z, paired_verdict
 from hopper_gemm.tune.statistics import CONFIDENCE, Ratio
 from hopper_gemm.tune.study.reader import Study, read_provenance, recorded_folders
 from hopper_gemm.tune.study.row import Row
@@ -33,6 +33,24 @@ SEVERAL = (9,)
 
 KIND = "NVIDIA H200"
 """Kind of GPU whose boards are compared."""
+
+
+CLASSES = (8.0, 20.0, 150.0, inf)
+"""Upper ends of the classes of duration, microseconds of a launch of the baseline."""
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+"""Student's t of a 95 % interval by degrees of freedom, from 1; see :func:`student`."""
+
+
+def class_of(duration_us: float) -> float:
+    """Return the upper end of the class of a duration."""
+    return next(limit for limit in CLASSES if duration_us <= limit)
+
+
+def student(freedom: int) -> float:
+    """Return Student's t, the standard deviations in half of a 95 % interval, by degrees of freedom; beyond the table
+    by the first term of its expansion, right to a hundredth."""
+    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else Z + (Z**3 + Z) / (4 * freedom)
 
 
 @cache

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.rings import traced
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.specialised import source_of
@@ -27,7 +28,6 @@ from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.ladder import MeasuredRung, Result, ladder
 from hopper_gemm.tune.tables.pivot import markdown, markdown_table, plain, rows_of
-from hopper_gemm.tune.tables.plots import patch, timeline
 from hopper_gemm.tune.tables.style import STYLE, save
 
 PROBLEM = GemmProblem(8192, 8192, 8192)

@@ -12,7 +12,7 @@ from docs.generate import todays_code as today
 from docs.generate.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.studies import on_h100s
-from docs.generate.pages.wording import wrapped
+from docs.generate.pages.wording import short_label, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
 from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import GemmProblem
@@ -27,7 +27,7 @@ from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
 from hopper_gemm.tune.tables.mapped import mapped
-from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of, short_label
+from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of
 
 Record = Mapping[str, Any]
 

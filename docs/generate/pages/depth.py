@@ -6,9 +6,9 @@ from functools import cache
 
 import pandas as pd
 
+from docs.generate.pages.counted import with_counters
 from docs.generate.pages.sources import CELL, beside, pairs_by, published, recorded
 from docs.generate.pages.wording import between, cube, percent, reach, spread
-from hopper_gemm.lab.counters.table import with_counters
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal

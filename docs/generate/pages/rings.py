@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from docs.generate.pages.counted import panels, unique_panels, with_counters
 from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
 from docs.generate.pages.sources import pairs_by, recorded, share, spans
 from docs.generate.pages.wording import cube, percent, spread
-from hopper_gemm.lab.counters.table import panels, unique_panels, with_counters
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.roofline import tile_order

@@ -6,6 +6,8 @@ from textwrap import fill
 
 import pandas as pd
 
+from hopper_gemm.model.config import GemmConfig
+
 WIDTH = 120
 """Columns of a page's text."""
 
@@ -39,3 +41,23 @@ def cube(problem: str) -> str:
     """A cube by its side, any other problem by its sizes."""
     sides = problem.split("x")
     return f"{sides[0]}^3" if len(set(sides)) == 1 else problem
+
+
+def short_label(config: GemmConfig) -> str:
+    """Return tile, cluster, raster, and the techniques of a config: enough to tell the winners of problems apart.
+
+    Example:
+        >>> short_label(GemmConfig(tile_m=256, tile_n=200, cluster_m=2, raster="n", swizzle=4, swap_ab=True, pace=8))
+        '256x200 2x1 n4 swap_ab pace 8'
+    """
+    used = {
+        "pingpong": config.schedule == "pingpong",
+        "stream_k": config.stream_k,
+        f"split_k {config.split_k}": config.split_k > 1,
+        "workspace": config.split_k > 1 and config.reduction == "workspace",
+        **{name: getattr(config, name) for name in ("swap_ab", "pdl", "reverse_k", "evict_c")},
+        "alternate": config.multicast == "alternate",
+        f"pace {config.pace}": config.pace > 0,
+    }
+    start = f"{config.tile_m}x{config.tile_n} {config.cluster_m}x{config.cluster_n} {config.raster}{config.swizzle}"
+    return " ".join([start, *(name for name, holds in used.items() if holds)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hopper_gemm.lab.counters.counting import FAILED_LOG, Counted, count
+from hopper_gemm.lab.counters.counting import Counted, count
 from hopper_gemm.lab.counters.figures import COUNTERS
 
-__all__ = ["COUNTERS", "FAILED_LOG", "Counted", "count"]
+__all__ = ["COUNTERS", "Counted", "count"]

@@ -38,9 +38,6 @@ POINT_SECONDS = 45.0
 OURS = "kernel_cutlass"
 """Part of the name of every CuTe DSL kernel; ours goes on ``_kernel_hopper_gemm...HopperGemm``."""
 
-FAILED_LOG = "counters-failed.log"
-"""Raw output of the last run that could not be understood, kept beside the results."""
-
 
 @dataclass(frozen=True)
 class Counted:
@@ -74,8 +71,6 @@ def count(
     profiler: Profiler,
     *,
     store: Path | None = None,
-    seed: int = 0,
-    keep: Path | None = None,
     point_seconds: float = POINT_SECONDS,
     start_seconds: float = START_SECONDS,
 ) -> list[Counted]:
@@ -86,8 +81,6 @@ def count(
         gpu: GPU of the launches.
         profiler: the profiler.
         store: folder of compiled kernels, or None for the default.
-        seed: seed of the matrices.
-        keep: folder for the raw output of a run that could not be understood.
         point_seconds, start_seconds: time limit for each point, and for the start of a run.
 
     Returns:
@@ -102,28 +95,23 @@ def count(
     while todo := [point for point in dict.fromkeys(points) if point not in settled]:
         batch = todo[:1] if alone else todo
         seconds = start_seconds + point_seconds * len(batch)
-        ran, stages = _profile(batch, profiler, metrics, gpu, seconds, store, seed)
+        ran, stages = _profile(batch, profiler, metrics, gpu, seconds, store)
         if (reason := refusal(ran.text)) is not None:
             raise ProfilerError(reason)
-        try:
-            launches = read_launches(ran.log)
-        except ProfilerError as error:
-            raise ProfilerError(f"{error}{_keep_output(ran, keep)}") from None
+        launches = read_launches(ran.log)
         if not stages:
             reason = "did not start in time" if ran.code is None else f"did not start: {last_words(ran)}"
-            raise ProfilerError(f"the program to be profiled {reason}{_keep_output(ran, keep)}")
+            raise ProfilerError(f"the program to be profiled {reason}")
         if not launches and ran.code is not None and any(stage in REACHED for stage, _ in stages.values()):
             fewer = _fewer(metrics, profiler, ran)
             if fewer != metrics:
                 metrics = fewer
                 continue
             if all(stage in ENDED for stage, _ in stages.values()) or complaint(ran) is not None:
-                raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}{_keep_output(ran, keep)}")
+                raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}")
         end = "hung; killed" if ran.code is None else f"the process died: {last_words(ran)}"
         outcomes = settle(batch, stages, launches, end)
-        if not outcomes:
-            _keep_output(ran, keep)
-            alone = True
+        alone = alone or not outcomes
         settled.update(outcomes)
     return [settled[point] for point in points]
 
@@ -187,7 +175,6 @@ def _profile(
     gpu: GpuId,
     timeout: float,
     store: Path | None,
-    seed: int,
 ) -> tuple[Ran, dict[int, tuple[Stage, str]]]:
     """Run the program under the profiler; return the run, and the journal's last step of each point. A line torn by a
     kill is skipped."""
@@ -196,7 +183,7 @@ def _profile(
         file, journal, log = (Path(scratch) / name for name in ("job.json", "journal.jsonl", "ncu.csv"))
         points = [asdict(point) for point in batch]
         folder = None if store is None else str(store.absolute())
-        file.write_text(json.dumps({"store": folder, "seed": seed, "journal": str(journal), "points": points}))
+        file.write_text(json.dumps({"store": folder, "journal": str(journal), "points": points}))
         program = [sys.executable, "-m", "hopper_gemm.lab.counters.program", str(file)]
         paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
         environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -222,14 +209,3 @@ def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:
     if left and left != metrics:
         return left
     return [metric for metric in metrics if profiler.knows(metric)] or metrics
-
-
-def _keep_output(ran: Ran, keep: Path | None) -> str:
-    """Write the run's output to a folder; return the end of an error message that names the file."""
-    if keep is None:
-        return ""
-    with suppress(OSError):
-        keep.mkdir(parents=True, exist_ok=True)
-        (keep / FAILED_LOG).write_text(ran.text)
-        return f"; its output is in {keep / FAILED_LOG}"
-    return ""

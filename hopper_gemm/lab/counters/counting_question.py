@@ -16,9 +16,8 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import LaunchCounter, Task
-from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, LaunchCounter, Task
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -82,10 +81,9 @@ class Counting(Recording):
         limit: int | None = None,
         watch: Callable[[Point, str, int, int], None] = lambda point, text, done, total: None,
     ) -> None:
-        launches, self._new_provenance = read_target(target)
-        super().__init__(self._new_provenance["study"], out, "measured", lambda text: None)
+        launches, provenance = read_target(target)
+        super().__init__({**provenance, "gpu": {"name": gpu}}, out, lambda text: None)
         self._watch = watch
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
         if not any(wanted.values()):
             raise ResultsError(f"{target} has no config that runs; name another sweep or study")
@@ -110,14 +108,11 @@ class Counting(Recording):
         """Number of rows that are still to be counted in this run."""
         return sum(map(len, self._open.values()))
 
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu, "kernel": kernel_digest()}
-
     def _begin(self) -> None:
         self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
         self._folder.note(finished=None)
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the task of the next :data:`CHUNK` points of a kind."""
         for process, (kind, counter) in enumerate(KINDS.items()):
             points = self._open.get(kind, [])
@@ -126,7 +121,7 @@ class Counting(Recording):
                 return Task(tuple(points[:CHUNK]), counter, "counters", process)
         return None
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record the rows with counters; a point that failed is kept in :attr:`failed` and can be tried again."""
         for _, row in rows:
             self._answered += 1
@@ -141,7 +136,7 @@ class Counting(Recording):
         """Restore the note of the study's end, and unlock the folder."""
         if self._finished is not None:
             self._folder.finish(self._finished, {})
-        super().close()
+        self._exit.close()
 
 
 def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
@@ -157,9 +152,9 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
         sweep = read_spec(target)
         launches = [point for point, reason in points(sweep).items() if not reason]
         name, question, digest = sweep.name, sweep.question, sweep.digest
-        spec = sweep.model_dump(mode="json", by_alias=True)
+        spec = sweep.as_dict()
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
-    return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest)
+    return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest, kernel=kernel_digest())
 
 
 def _with_baselines(launches: Sequence[Point]) -> list[Point]:

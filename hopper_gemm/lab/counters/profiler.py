@@ -23,9 +23,6 @@ from pathlib import Path
 CHIP = "gh100"
 """Nsight Compute's name of the Hopper GPU of the H100 and the H200."""
 
-PROTOCOL = {"clock_control": "none", "cache_control": "all", "replay_mode": "kernel"}
-"""Options that shape the figures; they stand in the provenance."""
-
 PATHS = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 """Paths where installers put a profiler that is not on PATH."""
 
@@ -58,12 +55,10 @@ class Profiler:
 
     Args:
         path: the program.
-        version: as it gives it; empty where it does not.
         metrics: base names of the metrics it knows for :data:`CHIP`; empty where it would not list them.
     """
 
     path: Path
-    version: str
     metrics: frozenset[str]
 
     def knows(self, metric: str) -> bool:
@@ -133,9 +128,8 @@ def open_profiler(path: Path | None = None) -> Profiler:
         ProfilerError: the profiler is missing or cannot be started.
     """
     path = path or find_profiler()
-    version = re.search(r"^Version\s+(\S+)", _query(path, "--version"), re.MULTILINE)
     listed = re.findall(r"^\s*\"?([a-z0-9]+__\w+)", _query(path, "--query-metrics", "--chips", CHIP), re.MULTILINE)
-    return Profiler(path, version[1] if version else "", frozenset(listed))
+    return Profiler(path, frozenset(listed))
 
 
 def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
@@ -151,9 +145,9 @@ def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequ
         str(profiler.path),
         *("--target-processes", "all"),
         *("--profile-from-start", "off"),
-        *("--replay-mode", PROTOCOL["replay_mode"]),
-        *("--cache-control", PROTOCOL["cache_control"]),
-        *("--clock-control", PROTOCOL["clock_control"]),
+        *("--replay-mode", "kernel"),
+        *("--cache-control", "all"),
+        *("--clock-control", "none"),
         *("--metrics", ",".join(metrics)),
         "--csv",
         *("--page", "raw"),

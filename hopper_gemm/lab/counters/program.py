@@ -42,7 +42,7 @@ def main(job_file: Path) -> None:
             try:
                 if workload is None or workload.problem != point.problem:
                     workload = None  # frees the GPU's memory
-                    workload = _matrices(point, job["seed"])
+                    workload = _matrices(point)
                 launch = _checked(point, workload, store)
                 note(number, "profiling")
                 with torch.cuda.profiler.profile():
@@ -54,10 +54,10 @@ def main(job_file: Path) -> None:
                 torch.cuda.synchronize()  # raises, and ends the program, if no later launch can succeed
 
 
-def _matrices(point: Point, seed: int) -> Workload:
+def _matrices(point: Point) -> Workload:
     """Make two sets of matrices: they suffice, because the profiler flushes the L2 itself. Free the scratch memory,
     which each replay would have to save."""
-    workload = make_workload(point.problem, l2_bytes=0, seed=seed)
+    workload = make_workload(point.problem, l2_bytes=0)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return workload

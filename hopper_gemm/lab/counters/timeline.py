@@ -15,7 +15,7 @@ from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import write_json, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE, fresh
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.space import points, rungs
+from hopper_gemm.tune.study.space import noted_rungs, points, rungs
 from hopper_gemm.tune.study.spec import read_spec
 
 MOMENTS = "moments.csv"
@@ -44,7 +44,7 @@ def trace(
     spec = read_spec(target)
     if not spec.rungs:
         raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
-    names = {rung.config: rung.name for rung in rungs(spec)}
+    names = {config: section.name for section, config in rungs(spec)}
     child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -65,8 +65,7 @@ def trace(
         child.close()
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
-    ladder = [rung.as_dict() for rung in rungs(spec)]
-    provenance: dict[str, Any] = {"spec": spec.model_dump(mode="json", by_alias=True), "rungs": ladder}
+    provenance: dict[str, Any] = {"spec": spec.as_dict(), "rungs": noted_rungs(spec)}
     provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))

@@ -43,9 +43,6 @@ pingpong the wait for the turn is not counted: it is among the cycles."""
 WARM_UP, LAUNCHES = 1, 3
 """Launches that are not counted, and launches of which the mean is taken."""
 
-PROTOCOL = {"warm_up": WARM_UP, "launches": LAUNCHES, "data": "normal"}
-"""Settings that shape the figures; provenance notes them."""
-
 POINT_SECONDS = 60.0
 """Allowance for a kernel: its matrices, its check, its launches."""
 

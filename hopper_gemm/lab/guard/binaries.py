@@ -166,11 +166,11 @@ def compiled(
             say(f"machine code of today: {done} of {total} kernels compiled")
 
     built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
-    found, known = dict[KernelId, CubinReport](), KernelStore(folder)
+    reports, kept = dict[KernelId, CubinReport](), KernelStore(folder)
     for kernel in kernels:
-        report = known.report(kernel)
+        report = kept.report(kernel)
         if report is None:
             reason = built.failed.get(str(kernel.config), "it is gone from the store")
             raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
-        found[kernel] = report
-    return found
+        reports[kernel] = report
+    return reports

@@ -30,8 +30,8 @@ from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
-from hopper_gemm.tune.run.question import Member, Question
-from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.run.question import Question
+from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import Ratio, noise_floor
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import has_rows, read_study
@@ -121,11 +121,11 @@ class Check(Question):
         self._rows: dict[Point, Row] = {}
         self.checked: list[Checked] = []
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the task of the next config."""
         return self._left.popleft() if self._left else None
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Judge configs whose rows are complete."""
         for _, row in rows:
             task = self._tasks_of[row.point]

@@ -51,27 +51,6 @@ def touch(sms: int) -> Launch:
     return launch
 
 
-def rmsnorm(sms: int) -> Launch:
-    """Return a spacer that reads all of A twice and writes it once, as an RMSNorm by plain torch does. The scales are
-    computed from the rows and then clamped to 1, so that A stays unchanged."""
-    scales: dict[int, torch.Tensor] = {}
-
-    def launch(operands: MatrixSet) -> None:
-        a = operands.a
-        scale = scales.get(id(operands))
-        if scale is None:
-            scale = scales[id(operands)] = a.new_empty(a.shape[0], 1)
-        torch.linalg.vector_norm(a, dim=1, keepdim=True, out=scale)
-        torch.mul(a, scale.clamp_(1, 1), out=a)
-
-    return launch
-
-
-SPACERS: dict[str, Callable[[int], Launch]] = {"touch": touch, "rmsnorm": rmsnorm}
-"""Makers of a spacer, for a GPU's number of SMs. Results are taken with ``touch``; ``rmsnorm`` must agree with it on
-which side is faster."""
-
-
 @dataclass
 class Graph:
     """A captured graph of a number of launches; ``started`` once it was replayed."""

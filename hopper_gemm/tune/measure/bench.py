@@ -19,17 +19,16 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.measure.arms import SPACERS, Arm, Kernel, Launch, kernel_launch, seconds_per_launch
+from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
 from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose, choose_again
 from hopper_gemm.tune.measure.correctness import Correctness, check, poison, same_bits
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
-from hopper_gemm.tune.measure.race import ALONE, Look, Race, hopeless
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
-from hopper_gemm.tune.statistics import speedup
+from hopper_gemm.tune.statistics import ALONE, Look, Race, hopeless, speedup
 
 TRIES = 3
 """Number of times that a voided timing is taken before the point is called unstable."""
@@ -104,7 +103,7 @@ class Bench:
         device: the GPU.
         store: folder of compiled kernels, or None for the default.
         seed: seed of the matrices.
-        spacer: one of :data:`hopper_gemm.tune.measure.arms.SPACERS`.
+        spacer: makes the spacer for a number of SMs; None for :func:`hopper_gemm.tune.measure.arms.touch`.
         load: loads the kernel of a config and a problem from the folder; None for :func:`load_any`.
     """
 
@@ -113,13 +112,13 @@ class Bench:
         device: DeviceInfo,
         store: Path | None = None,
         seed: int = 0,
-        spacer: str = "touch",
+        spacer: Callable[[int], Launch] | None = None,
         load: Callable[[GemmConfig, GemmProblem, Path | None], Kernel] | None = None,
     ) -> None:
         self.device = device
         self._store, self._seed = store, seed
         self._load = load
-        self._new_spacer = partial(SPACERS[spacer], device.sms)
+        self._new_spacer = partial(spacer or touch, device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
         self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}

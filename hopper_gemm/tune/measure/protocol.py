@@ -17,9 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from hopper_gemm.model.point import Sample
+
+Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+"""Limits that hold where a sweep's file gives a value."""
+
+GRAPH_SECONDS = 0.03
+"""Seconds of a CUDA graph in the steady regime."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +44,11 @@ class Burst:
         pairs: pairs (ours, baseline), in alternating order.
     """
 
-    rest: float = 0.02
-    warm: float = 0.002
-    timed: float = 0.008
-    pairs: int = 15
+    rest: Seconds = 0.02
+    warm: Seconds = 0.002
+    timed: Seconds = 0.008
+    pairs: Count = 15
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     @property
     def span(self) -> float:
@@ -60,14 +70,13 @@ class Steady:
         window: seconds timed, in slices.
         slice: seconds of a slice; slices of ours and of the baseline are paired in order.
         pairs: blocks of (ours, baseline), in alternating order; each gives window / slice pairs of times.
-        graph: seconds of one CUDA graph.
     """
 
-    settle: float = 1.2
-    window: float = 1.5
-    slice: float = 0.5
-    pairs: int = 1
-    graph: float = 0.03
+    settle: Seconds = 1.2
+    window: Seconds = 1.5
+    slice: Seconds = 0.5
+    pairs: Count = 1
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     @property
     def span(self) -> float:
@@ -85,7 +94,8 @@ Protocol = Burst | Steady
 
 def protocol_dict(protocol: Protocol) -> dict[str, Any]:
     """Return a protocol's regime and fields, for provenance."""
-    return {"regime": type(protocol).__name__.lower(), **asdict(protocol)}
+    graph = {} if isinstance(protocol, Burst) else {"graph": GRAPH_SECONDS}
+    return {"regime": type(protocol).__name__.lower(), **asdict(protocol), **graph}
 
 
 def seconds_of(protocol: Protocol, context: str) -> float:

@@ -1,9 +1,9 @@
-"""The clocks around launches: events and cycle counters on the GPU, the host's clock for what a call costs."""
+"""The clocks around launches: events and cycle counters on the GPU."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,12 +13,7 @@ import torch
 from hopper_gemm.tune.measure.arms import Arm
 from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry
 from hopper_gemm.tune.measure.probes import compile_clock_probe
-from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
-
-BLOCK = 200
-"""Calls between two synchronisations: fewer than the driver queues before a call has to wait."""
-
-BLOCKS = 50
+from hopper_gemm.tune.measure.protocol import GRAPH_SECONDS, Burst, Protocol, Steady
 
 SHORT_LAUNCH_SECONDS = 20e-6
 """Seconds of a launch with its spacer, below which a graph is started once before it is timed. The first start sends
@@ -148,7 +143,7 @@ class Timer:
 
     def _steady(self, arm: Arm, protocol: Steady, telemetry: Telemetry) -> Timing:
         """Settle, then time slices back to back; the GPU is never idle in between."""
-        run = _Continuous(arm, protocol.graph)
+        run = _Continuous(arm, GRAPH_SECONDS)
         run.until(time.perf_counter() + protocol.settle)
         self._clock.start()
         start = time.perf_counter()
@@ -188,38 +183,3 @@ class _Continuous:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def host_times(
-    calls: Mapping[str, Callable[[], object]],
-    synchronise: Callable[[], None],
-    block: int = BLOCK,
-    blocks: int = BLOCKS,
-    clock: Callable[[], int] = time.perf_counter_ns,
-) -> dict[str, float]:
-    """Return the median host microseconds of each call: until it returns, not until the GPU is done.
-
-    The calls alternate block by block, in the opposite order every other time, so that drift affects all calls alike.
-    The GPU's work must be shorter than the host's, or the queue fills: take a tiny problem.
-
-    Args:
-        calls: calls by name.
-        synchronise: waits for the GPU; not timed.
-        block: number of calls of a block, whose mean is a sample.
-        blocks: number of samples of each call.
-        clock: returns nanoseconds.
-    """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(block):
-            call()
-    for number in range(blocks):
-        for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
-            call = calls[name]
-            synchronise()
-            start = clock()
-            for _ in range(block):
-                call()
-            samples[name].append((clock() - start) / 1000 / block)
-    synchronise()
-    return {name: median(times) for name, times in samples.items()}

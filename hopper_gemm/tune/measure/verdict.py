@@ -38,12 +38,6 @@ RARE = 3.3
 FALL = 0.015
 """The smallest fall that a check must find, as a fraction."""
 
-CLASSES = (8.0, 20.0, 150.0, inf)
-"""Upper ends of the classes of duration, microseconds of a launch of the baseline."""
-
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-"""Student's t of a 95 % interval by degrees of freedom, from 1; see :func:`student`."""
-
 
 @dataclass(frozen=True)
 class Component:
@@ -86,17 +80,6 @@ COMPONENTS = (
 """Components by class of duration, of NVIDIA H200 boards, from finals and comparisons of the same machine code, bursts
 in both contexts. Below 20 us most of *between* is not the board but the gap between two launches of a graph: it is
 longer in some rows than in others, for both sides alike, and a baseline of two kernels has it twice."""
-
-
-def class_of(duration_us: float) -> float:
-    """Return the upper end of the class of a duration."""
-    return next(limit for limit in CLASSES if duration_us <= limit)
-
-
-def student(freedom: int) -> float:
-    """Return Student's t, the standard deviations in half of a 95 % interval, by degrees of freedom; beyond the table
-    by the first term of its expansion, right to a hundredth."""
-    return STUDENT[freedom - 1] if freedom <= len(STUDENT) else Z + (Z**3 + Z) / (4 * freedom)
 
 
 def component_of(duration_us: float, components: Sequence[Component] = COMPONENTS) -> Component:

@@ -15,7 +15,7 @@ from itertools import count
 
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.run.executors.local import Executor
-from hopper_gemm.tune.run.question import Member, Question, RefusedError
+from hopper_gemm.tune.run.question import Question, RefusedError
 from hopper_gemm.tune.run.task import Begun, Event, Joined, Left, Said, Task
 from hopper_gemm.tune.study.row import Row, RowKey
 
@@ -48,7 +48,7 @@ class Coordinator:
 
     def __init__(self, question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
         self._question, self._executor, self._say = question, executor, say
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Joined] = {}
         self._absent: dict[str, tuple[str, float]] = {}
         """Board and time of death of workers that died and may come back, by name."""
         self._assigned: dict[str, dict[int, Task]] = {}
@@ -59,7 +59,7 @@ class Coordinator:
         self._retries: deque[Task] = deque()
         """Tasks whose worker died."""
         self._numbers = count(1)
-        self._withheld: list[tuple[Member, Row]] | None = [] if question.records_crashes else None
+        self._withheld: list[tuple[Joined, Row]] | None = [] if question.records_crashes else None
         """Rows that are not recorded yet because all are crashes; None once another row has come."""
         self._reason = ""
         self._any_joined = False
@@ -118,7 +118,7 @@ class Coordinator:
                     return True
         return False
 
-    def _next(self, member: Member) -> Task | None:
+    def _next(self, member: Joined) -> Task | None:
         """Return a task for a worker: a retry if there is one, else the question's next."""
         for task in self._retries:
             if task.board in ("", member.board):
@@ -132,10 +132,10 @@ class Coordinator:
         Raises:
             RunError: all of the first points crashed.
         """
-        rows: list[tuple[Member, Row]] = []
+        rows: list[tuple[Joined, Row]] = []
         for name, event in events:
             if isinstance(event, Joined):
-                self._add(Member(name, event.gpu, dict(event.missing)))
+                self._add(replace(event, name=name))
             elif isinstance(event, Said):
                 self._say(event.text)
             elif isinstance(event, Left):
@@ -157,7 +157,7 @@ class Coordinator:
         elif rows:
             self._record(rows)
 
-    def _record(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def _record(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Let the question record rows, and resend waiting tasks that the rows changed."""
         self._question.take(rows)
         for name, assigned in self._assigned.items():
@@ -186,7 +186,7 @@ class Coordinator:
                 return True
         return False
 
-    def _add(self, member: Member) -> None:
+    def _add(self, member: Joined) -> None:
         """Add a worker that is ready, unless the question refuses it."""
         try:
             self._question.joined(member)
@@ -198,7 +198,7 @@ class Coordinator:
         self._assigned.setdefault(member.name, {})
         self._absent.pop(member.name, None)
 
-    def _remove(self, name: str, left: Left) -> list[tuple[Member, Row]]:
+    def _remove(self, name: str, left: Left) -> list[tuple[Joined, Row]]:
         """Remove a worker that is gone and queue its tasks for others; return crash rows of the points over which a
         second worker died."""
         member = self._members.pop(name, None)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Protocol
-from hopper_gemm.tune.run.task import Task, ratio_of
+from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import noise_floor
-from hopper_gemm.tune.study.folder import StudyFolder
+from hopper_gemm.tune.study.folder import StudyFolder, identity_of
 from hopper_gemm.tune.study.row import Row, figures_of
 from hopper_gemm.tune.study.space import place_of
 
@@ -22,45 +22,25 @@ class RefusedError(ValueError):
     """A worker cannot take part in a question; the message says why. The other workers go on."""
 
 
-@dataclass
-class Member:
-    """A worker that has joined.
-
-    Args:
-        name: such as ``GPU 0``.
-        gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
-        missing: baselines that cannot run there, with the reason.
-    """
-
-    name: str
-    gpu: dict[str, Any]
-    missing: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def board(self) -> str:
-        """UUID of its board."""
-        return str(self.gpu.get("uuid", "unknown"))
-
-
 class Question:
     """Base of all questions: gives tasks, takes rows. The optional steps of the base class do nothing."""
 
     records_crashes = True
     """True if the row of a crash is recorded; then the point is not measured again."""
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return a task for a worker; None if there is none for it now."""
         raise NotImplementedError
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows, each with the worker that measured it; no row comes twice."""
         raise NotImplementedError
 
-    def renewed(self, task: Task, member: Member) -> Task:
+    def renewed(self, task: Task, member: Joined) -> Task:
         """Return a task that waits at a worker, with what is known by now of other points."""
         return task
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Take note of a worker that is ready.
 
         Raises:
@@ -89,28 +69,36 @@ class Recording(Question):
     and the others must have the same kind of GPU.
 
     Args:
-        study: name of the study.
+        provenance: provenance of a new folder; ``gpu`` needs only the name until a worker joins.
         out: results folder.
-        source: ``measured`` or ``replayed``.
         say: takes a line for the user.
 
     Raises:
-        ResultsError: the folder takes no more rows, or is damaged.
+        ResultsError: the folder is of another study, takes no more rows, or is damaged.
     """
 
-    def __init__(self, study: str, out: Path, source: str, say: Callable[[str], None]) -> None:
+    def __init__(self, provenance: dict[str, Any], out: Path, say: Callable[[str], None]) -> None:
         self.out, self.say = out, say
-        self._study, self._source = study, source
+        self._study, self._source = provenance["study"], provenance["source"]
+        self._new_provenance = provenance
         self._folder = StudyFolder(out)
+        self._folder.refuse_another(identity_of(provenance))
         self._exit = ExitStack()
         self._opened = False
         self._controls: set[tuple[str, str]] = set()
         """Cases (:func:`place_of`) and boards whose noise floor was measured, or is being measured."""
         self._noise: dict[tuple[str, str], float] = {}
+        self.missing: dict[str, str] = {}
+        """Baselines that cannot run here, with the reason."""
+
+    @property
+    def open(self) -> int:
+        """Number of rows, or problems, that are still to be measured."""
+        raise NotImplementedError
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         """Return the provenance of a folder that is begun on a GPU."""
-        raise NotImplementedError
+        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load the state of the run from the folder's rows."""
@@ -122,7 +110,7 @@ class Recording(Question):
         assert self._folder.provenance is not None
         return self._folder.provenance
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker; the others must have the same kind of GPU."""
         if not self._opened:
             self._exit.enter_context(self._folder.held(self._fresh(member.gpu)))
@@ -134,7 +122,7 @@ class Recording(Question):
         if member.gpu["name"] != name:
             raise RefusedError(f"{member.name} is an {member.gpu['name']}, not an {name}; it is left out")
 
-    def _chip_for(self, member: Member) -> Chip:
+    def _chip_for(self, member: Joined) -> Chip:
         """Return the chip that configs are picked for: the first worker's kind of GPU. Every board of the kind gets the
         same points; resident clusters are estimated, because boards of one kind may differ in them."""
         if "memory_rate" in member.gpu:
@@ -142,14 +130,19 @@ class Recording(Question):
         return SXM
 
     def close(self) -> None:
-        """Unlock the folder."""
+        """Note whether everything was measured, and unlock the folder."""
+        if self._opened and self._folder.rows:
+            if self.open:
+                self._folder.note(finished=None)
+            else:
+                self._folder.finish({}, {})
         self._exit.close()
 
-    def _note_board(self, member: Member, **fields: Any) -> None:
+    def _note_board(self, member: Joined, **fields: Any) -> None:
         """Note a worker's board, and other fields, in the provenance."""
         self._folder.note(boards=list(dict.fromkeys([*self._provenance.get("boards", []), member.board])), **fields)
 
-    def _control(self, point: Point, member: Member, protocol: Protocol) -> Task | None:
+    def _control(self, point: Point, member: Joined, protocol: Protocol) -> Task | None:
         """Return the task that measures the noise floor of a point's case on a board; None if it was given out before,
         or in a replay."""
         key = place_of(point), member.board

@@ -18,7 +18,7 @@ from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 
 BACKENDS = ("auto", "cuda", "replay")
 
@@ -55,7 +55,7 @@ class Source:
             return replay_provenance(self.recorded)
         return {"gpu": {"name": self.gpus[0].name if self.gpus else ""}, "kernel": kernel_digest()}
 
-    def folder(self, spec: SweepSpec) -> Path:
+    def folder(self, spec: Spec) -> Path:
         """Return the default folder of a sweep. Replays of other questions or other recorded studies stand beside each
         other: ``name``, ``name-2``, ..."""
         if self.recorded is None:

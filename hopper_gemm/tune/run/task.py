@@ -16,9 +16,8 @@ from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Protocol
-from hopper_gemm.tune.measure.race import ALONE, Race
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import ALONE, Race, Ratio
 from hopper_gemm.tune.study.row import Row, RowKey
 
 NAMED = ("control", "compare")
@@ -165,10 +164,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Joined:
-    """A worker is ready; its fields are those of :class:`hopper_gemm.tune.run.question.Member`."""
+    """A worker that is ready.
+
+    Args:
+        gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
+        missing: baselines that cannot run there, with the reason.
+        name: such as ``GPU 0``, which its executor knows.
+    """
 
     gpu: dict[str, Any]
     missing: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def board(self) -> str:
+        """UUID of its board."""
+        return str(self.gpu.get("uuid", "unknown"))
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def joint(rows: Sequence[Row], across: str) -> Mapping[str, Any] | None:
     Args:
         rows: of the config, one for each problem.
         across: ``"each"``: there is one row; ``"worst"`` or ``"mean"`` as in
-            :class:`hopper_gemm.tune.study.spec.SweepSpec`.
+            :class:`hopper_gemm.tune.study.spec.Spec`.
     """
     if not all(row.ok for row in rows):
         return None

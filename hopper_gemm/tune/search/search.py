@@ -17,15 +17,18 @@ import numpy as np
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.search.catalogue import make
+from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective, joint
-from hopper_gemm.tune.search.samplers import LegalSampler, predictions
+from hopper_gemm.tune.search.samplers import LegalSampler, Losses, Ranked, Tpe, diverse, predictions
 from hopper_gemm.tune.study.files import here_or_recorded
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import begun_with, place_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
+
+SAMPLERS = ("exhaustive", "random", "tpe", "gp", "prior")
+"""Samplers by name."""
 
 
 class Search:
@@ -44,7 +47,7 @@ class Search:
 
     def __init__(
         self,
-        spec: SweepSpec,
+        spec: Spec,
         legal: Sequence[Point],
         rows: Iterable[Row],
         *,
@@ -285,3 +288,43 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
     if gpu and other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")
     return [row for row in study.stage("sweep") if row.ok]
+
+
+def make(
+    name: str,
+    space: LegalSpace,
+    objective: Objective,
+    seed: int,
+    predicted: np.ndarray,
+    seeds: int = 4,
+    earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
+    initial: Sequence[int] = (),
+) -> LegalSampler:
+    """Return a new sampler.
+
+    Args:
+        name: of :data:`SAMPLERS`.
+        space, objective, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
+        predicted: logarithm of the time that a model predicts for each config of the space.
+        seeds: number of configs that guided samplers try first: up to half of them are the best of earlier studies, the
+            others the model's.
+        earlier: configs with losses and prediction, from earlier studies.
+        initial: numbers of the configs that guided samplers try before those.
+
+    Raises:
+        ValueError: there is no such sampler.
+    """
+    if name == "exhaustive":
+        return Ranked(space, objective, seed, np.arange(len(space)))
+    if name == "random":
+        return LegalSampler(space, objective, seed)
+    ranked = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
+    seeded = list(dict.fromkeys(number for _, number in ranked))[: seeds // 2]
+    if name == "prior":
+        return Ranked(space, objective, seed, predicted, [*initial, *seeded])
+    seeded += [number for number in diverse(predicted, space.configs, seeds) if number not in seeded]
+    if name == "tpe":
+        return Tpe(space, objective, seed, [*initial, *seeded[:seeds]])
+    if name == "gp":
+        return Gp(space, objective, seed, predicted, [*initial, *seeded[:seeds]], earlier)
+    raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)} but got {name!r}")

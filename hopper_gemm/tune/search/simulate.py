@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hopper_gemm.tune.search.catalogue import SAMPLERS, make
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import predictions
+from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of

@@ -4,6 +4,7 @@ tuned to the suite alone."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -72,6 +73,31 @@ def read_shapes(path: Path | None = None) -> Shapes:
         raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None
 
 
+def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
+    """Return name, question and problems of a list, or of sizes.
+
+    Args:
+        shapes: file of the list; the suite if None and there are no sizes.
+        sizes: m, n and k of one problem after the other.
+        regime: ``steady`` takes only the problems of a list that are marked steady.
+
+    Raises:
+        SpecError, ValueError: a mistake in the file or the sizes; one line each.
+    """
+    if sizes:
+        if shapes is not None:
+            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
+        if len(sizes) % 3:
+            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
+        triples = zip(*(iter(sizes),) * 3, strict=True)
+        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
+    listed = read_shapes(shapes)
+    problems = listed.of_regime(regime)
+    if not problems:
+        raise ValueError(f"no problem of {listed.name} is marked steady; mark one, or give problems as M N K")
+    return listed.name, listed.question, problems
+
+
 STRATA = (4e-6, 8e-6, 30e-6, 150e-6, float("inf"))
 """Ends of the strata by torch.mm's time, seconds: a stratum begins where the one before it ends."""
 
@@ -93,48 +119,3 @@ def stratum_of(seconds: float) -> int:
 def expected_seconds(problem: GemmProblem) -> float:
     """Return the expected time of torch.mm, roofline and launch, which sorts problems into strata."""
     return limit_seconds(problem) + TORCH_LAUNCH_SECONDS
-
-
-class HeldOut(BaseModel):
-    """Problems that nothing is fitted to: whole families of models, and an octave of m * n * k in every stratum.
-
-    Args:
-        weights: (n, k) of a layer's weights, by model. A problem is held out that multiplies such a weight or its
-            transpose, or computes its gradient (layouts ``mn``), whoever else uses that size.
-        octaves: for each stratum of :data:`STRATA` the exponent e: m * n * k from 2^e up to 2^(e + 1) is held out
-            where torch.mm is expected to take a time of that stratum.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    weights: dict[str, tuple[tuple[int, int], ...]]
-    octaves: Annotated[tuple[int, ...], Field(min_length=len(STRATA), max_length=len(STRATA))]
-
-    def has(self, problem: GemmProblem) -> bool:
-        """Return True if a problem is held out."""
-        m, n, k = problem.m, problem.n, problem.k
-        sizes = {(n, k), (k, n), *([(m, n)] if problem.layouts == "mn" else [])}
-        if any(pair in sizes for pairs in self.weights.values() for pair in pairs):
-            return True
-        return octave_of(problem) == self.octaves[stratum_of(expected_seconds(problem))]
-
-
-def octave_of(problem: GemmProblem) -> int:
-    """Return the exponent e of the octave, 2^e <= m * n * k < 2^(e + 1)."""
-    return (problem.m * problem.n * problem.k).bit_length() - 1
-
-
-def read_held_out(path: Path | None = None) -> HeldOut:
-    """Read what is held out.
-
-    Args:
-        path: of the file, or None for sweeps/shapes/held_out.toml.
-
-    Raises:
-        SpecError: no such file, not TOML, or not such a list.
-    """
-    path = path or suite_file().with_name("held_out.toml")
-    try:
-        return HeldOut(**read_toml(path))
-    except ValidationError as error:
-        raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "what is held out"))) from None

@@ -19,7 +19,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
-from hopper_gemm.tune.study.spec import SpecError, SweepSpec, fields_of
+from hopper_gemm.tune.study.spec import RungSection, Spec, SpecError, fields_of
 
 MOST = 2_000_000
 """Points of a problem that are enumerated; each takes about a kilobyte."""
@@ -43,41 +43,28 @@ def place_of(point: Point) -> str:
     return " ".join([problem_label(point.problem), point.regime, point.context, *data])
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One rung of a ladder.
-
-    Args:
-        adds: what it adds to the rung it starts from.
-        published: what the source material says of the step, or nothing.
-        config: resolved. Two rungs may have the same; it is measured once.
-    """
-
-    name: str
-    adds: str
-    start: str | None
-    published: str
-    config: Kernel
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the rung for provenance, which gives tables the ladder without its spec."""
-        texts = {"name": self.name, "adds": self.adds, "from": self.start, "published": self.published}
-        return {**texts, "config": self.config.as_dict()}
-
-
-def rungs(spec: SweepSpec) -> list[Rung]:
-    """Return the ladder, each rung with its config: that of the rung it starts from, with what it sets."""
+def rungs(spec: Spec) -> list[tuple[RungSection, Kernel]]:
+    """Return each rung of the ladder with its config: that of the rung it starts from, with what it sets. Two rungs may
+    have the same config; it is measured once."""
     chosen: dict[str | None, dict[str, Any]] = {None: _fields(spec.space)}
-    ladder: list[Rung] = []
+    ladder: list[tuple[RungSection, Kernel]] = []
     for section in spec.rungs:
-        start = section.start or (ladder[-1].name if ladder else None)
+        start = section.start or (ladder[-1][0].name if ladder else None)
         chosen[section.name] = {**chosen[start], **_fields(section.set)}
         config = _config(spec, WIDEST, chosen[section.name]).narrowed()
-        ladder.append(Rung(section.name, section.adds, start, section.published, config))
+        ladder.append((section.model_copy(update={"start": start}), config))
     return ladder
 
 
-def count(spec: SweepSpec) -> int:
+def noted_rungs(spec: Spec) -> list[dict[str, Any]]:
+    """Return the ladder for provenance, which gives tables the rungs without their spec."""
+    return [
+        {**section.model_dump(by_alias=True, exclude={"set"}), "config": config.as_dict()}
+        for section, config in rungs(spec)
+    ]
+
+
+def count(spec: Spec) -> int:
     """Return the number of choices of a spec, enumerating none: of its grids, times what each is measured on."""
     configs = 0
     for alone in spec.each():
@@ -86,7 +73,7 @@ def count(spec: SweepSpec) -> int:
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.data)
 
 
-def points(spec: SweepSpec) -> dict[Point, str]:
+def points(spec: Spec) -> dict[Point, str]:
     """Return every point with the reasons why it cannot run, empty if it can. For each regime (bursts first: they are
     quick), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
 
@@ -123,7 +110,7 @@ class Space:
         return [point for point, why in self.points.items() if not why]
 
 
-def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
+def space_of(spec: Spec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
     """Return the space of a study; refused points are kept only where they get a row.
 
     Args:
@@ -142,7 +129,7 @@ def space_of(spec: SweepSpec, only: Collection[Point] | None = None, each: Calla
     return Space(kept, dict(refused), sum(part.total for part in parts))
 
 
-def _space_alone(spec: SweepSpec, only: Collection[Point] | None) -> Space:
+def _space_alone(spec: Spec, only: Collection[Point] | None) -> Space:
     ruled = points(spec)
     if only is not None:
         ruled = {point: why for point, why in ruled.items() if point in only}
@@ -150,13 +137,13 @@ def _space_alone(spec: SweepSpec, only: Collection[Point] | None) -> Space:
     return Space(kept, dict(Counter(why.split(":", 1)[0] for why in ruled.values() if why)), len(ruled))
 
 
-def begun_with(spec: SweepSpec) -> list[Kernel]:
+def begun_with(spec: Spec) -> list[Kernel]:
     """Return the first config of each warm grid of the first problem, legal or not: a search tries these first."""
     alone, *_ = spec.each()
     return [next(_grid(alone, grid))[0] for grid in alone.warm_grids]
 
 
-def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:
+def _of_problem(spec: Spec, problem: GemmProblem) -> dict[Kernel, str]:
     """Return the configs for one problem with the reasons against each; of the legal ones those that the spec keeps."""
     warm = {config: why for grid in spec.warm_grids for config, why in _grid(spec, grid)}
     ruled = {}
@@ -169,7 +156,7 @@ def _of_problem(spec: SweepSpec, problem: GemmProblem) -> dict[Kernel, str]:
     return {config: why for config, why in ruled.items() if why or config in kept}
 
 
-def _refusals(spec: SweepSpec) -> Mapping[Kernel, tuple[str, ...]]:
+def _refusals(spec: Spec) -> Mapping[Kernel, tuple[str, ...]]:
     """Return every config with the rules that refuse it, whatever the problem.
 
     What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
@@ -188,9 +175,9 @@ _LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
 """The last spaces enumerated: short, long and large-output problems of a list each have their own space."""
 
 
-def _enumerated(spec: SweepSpec) -> dict[Kernel, tuple[str, ...]]:
+def _enumerated(spec: Spec) -> dict[Kernel, tuple[str, ...]]:
     if spec.rungs:
-        return {rung.config: tuple(map(str, reasons(rung.config))) for rung in rungs(spec)}
+        return {config: tuple(map(str, reasons(config))) for _, config in rungs(spec)}
     refusals: dict[Kernel, tuple[str, ...]] = {}
     for grid in (spec.space, *spec.grids):
         for config, why in _grid(spec, grid):
@@ -202,7 +189,7 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values if isinstance(values, list) else [values] for name, values in grid.items()}
 
 
-def _grid(spec: SweepSpec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tuple[str, ...]]]:
+def _grid(spec: Spec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tuple[str, ...]]]:
     """Yield every config of one grid with the rules that refuse it, the last parameter fastest."""
     axes = _axes(grid)
     kind = kind_of(axes)
@@ -227,7 +214,7 @@ def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for name, chosen in choice.items() for field, value in fields_of(name, chosen).items()}
 
 
-def _config(spec: SweepSpec, kind: type[GemmConfig], fields: dict[str, Any]) -> Kernel:
+def _config(spec: Spec, kind: type[GemmConfig], fields: dict[str, Any]) -> Kernel:
     kernel = resolve(kind(**fields))
     if "stagger" not in spec.lower_to_fit:
         return kernel

@@ -1,33 +1,44 @@
-"""The question a sweep asks, read from TOML and checked as a whole."""
+"""The spec of a study: what is measured, how, and against what. A sweep's file and the command line give its keys,
+which are checked as a whole; sweep, compare, map and tune read it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
 from hopper_gemm.tune.parameters import WIDEST, current_values
+from hopper_gemm.tune.statistics import Look
 from hopper_gemm.tune.study.files import here_or_recorded, read_text
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import NAMES, PAIRS
 
-Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
-Count = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 """Length of a problem's side; TMA counts coordinates in 32 bits."""
 
 DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
 """Figures that can be looked for, and the way that is better."""
 
+AGAINST = {
+    "cublas": "torch.mm",
+    "cublaslt": "the fastest of cuBLASLt's heuristic lists, by our clock",
+    "heuristics": "the fastest of one heuristic list of cuBLASLt, chosen with less care",
+    "triton": "torch.compile's Triton templates, tuned by it",
+    "quack": "quack-kernels, tuned by its autotuner",
+}
+"""Baselines in the order of a table's columns, with what each of them is."""
+
 
 class SpecError(ValueError):
-    """The file is not a sweep; the message has one line for each mistake."""
+    """A spec or a list of problems has mistakes; the message has one line for each."""
 
 
 def fields_of(name: str, value: Any) -> dict[str, Any]:
@@ -100,31 +111,13 @@ class SearchedProblem(ProblemSection):
 
     Args:
         space: other values for parameters, in the sweep's space and in those of its grids that name them.
-        warm_grids: ``known`` in the file: grids beside the sweep's own :attr:`SweepSpec.warm_grids`.
+        warm_grids: ``known`` in the file: grids beside the sweep's own :attr:`Spec.warm_grids`.
         keep: instead of the sweep's.
     """
 
     space: Grid = {}
     warm_grids: Annotated[list[Grid], Field(alias="known")] = []
     keep: Count | None = None
-
-
-class BurstSection(_Section):
-    """Protocol of the burst regime, in seconds; see :class:`hopper_gemm.tune.measure.protocol.Burst`."""
-
-    rest: Seconds = 0.02
-    warm: Seconds = 0.002
-    timed: Seconds = 0.008
-    pairs: Count = 15
-
-
-class SteadySection(_Section):
-    """Protocol of the steady regime, in seconds; see :class:`hopper_gemm.tune.measure.protocol.Steady`."""
-
-    settle: Seconds = 1.2
-    window: Seconds = 1.5
-    slice: Seconds = 0.5
-    pairs: Count = 1
 
 
 class FinalSection(_Section):
@@ -164,10 +157,11 @@ class RaceSection(_Section):
     steady_pairs: Count = 1
     far: Annotated[float, Field(gt=0, lt=1)] | None = None
 
-    def looks(self, burst: bool) -> list[tuple[int, float]]:
-        """Return the pairs after which to decide, each with the margin beside the noise."""
-        glance = [(1, self.far)] if burst and self.far is not None else []
-        return [*glance, (self.burst_pairs if burst else self.steady_pairs, 0.0)]
+    def looks(self, regime: str) -> tuple[Look, ...]:
+        """Return the looks at a config in a regime."""
+        if regime == "steady":
+            return (Look(self.steady_pairs),)
+        return (*([] if self.far is None else [Look(1, self.far)]), Look(self.burst_pairs))
 
 
 class TableSection(_Section):
@@ -204,8 +198,18 @@ class RungSection(_Section):
     set: Grid = {}
 
 
-class SweepSpec(_Section):
-    """A sweep.
+class MenuSection(_Section):
+    """Numbers of a problem's kernels that a map measures: those that the pick ranks best, and those that are drawn from
+    the menu."""
+
+    picks: Count = 8
+    drawn: Annotated[int, Field(ge=0, le=10**6)] = 24
+
+
+class Spec(_Section):
+    """The spec of a study. What is measured of each problem is a grid (``space``, ``grids``, ``known``), a ladder
+    (``rungs``), the config that ``matmul`` runs (``config``), or kernels of the menu (``menu``). A sweep's file has a
+    grid or a ladder.
 
     Args:
         name: of the study and its folder.
@@ -241,6 +245,12 @@ class SweepSpec(_Section):
         burst, steady: protocols.
         final: how the best is measured again.
         table: what spans the published table.
+        config: of a comparison. ``tuned``: the best known config of the very problem, else matmul's pick; ``auto``:
+            matmul's pick for a problem without an entry.
+        menu: of a map.
+        against: of a comparison or a map: baselines, in order.
+        processes: of a comparison: fresh processes, one after the other, that measure everything. The first process of
+            a problem searches each baseline's candidates; later ones choose again among the finalists of that search.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -265,10 +275,14 @@ class SweepSpec(_Section):
     ahead: Count = 4
     budget: BudgetSection = BudgetSection()
     race: RaceSection | None = None
-    burst: BurstSection = BurstSection()
-    steady: SteadySection = SteadySection()
+    burst: Burst = Burst()
+    steady: Steady = Steady()
     final: FinalSection = FinalSection()
     table: TableSection = TableSection()
+    config: Literal["tuned", "auto"] | None = None
+    menu: MenuSection | None = None
+    against: Annotated[list[str], Field(min_length=1)] = ["cublas"]
+    processes: Count = 1
 
     @field_validator("data")
     @classmethod
@@ -276,6 +290,13 @@ class SweepSpec(_Section):
         if unknown := [f"must be among {', '.join(DATA)} but got {kind!r}" for kind in data if kind not in DATA]:
             raise ValueError("\n".join(unknown))
         return data
+
+    @field_validator("against")
+    @classmethod
+    def _is_baseline(cls, against: list[str]) -> list[str]:
+        if unknown := [name for name in against if name not in AGAINST]:
+            raise ValueError(f"must be among {', '.join(AGAINST)} but got {unknown[0]!r}")
+        return list(dict.fromkeys(against))
 
     @field_validator("objective", mode="before")
     @classmethod
@@ -294,11 +315,27 @@ class SweepSpec(_Section):
         question |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
         return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
 
-    def each(self) -> list[SweepSpec]:
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys of a sweep for provenance, those at their default too."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"config", "menu", "against", "processes"})
+
+    @property
+    def multiplied(self) -> list[GemmProblem]:
+        """Return the problems in the model's type."""
+        return [section.problem() for section in self.problems]
+
+    def protocol(self, regime: str, final: bool = False) -> Protocol:
+        """Return the protocol by which a regime is timed, in the search or in the finals."""
+        if regime == "steady":
+            return replace(self.steady, pairs=self.final.steady_pairs) if final else self.steady
+        last = self.final
+        return replace(self.burst, pairs=last.burst_pairs, rest=last.burst_rest) if final else self.burst
+
+    def each(self) -> list[Spec]:
         """Return the sweep of each problem alone, in its own space."""
         return [self._alone(section) for section in self.problems]
 
-    def _alone(self, section: SearchedProblem) -> SweepSpec:
+    def _alone(self, section: SearchedProblem) -> Spec:
         def own(grid: dict[str, Any]) -> dict[str, Any]:
             return {name: section.space.get(name, values) for name, values in grid.items()}
 
@@ -321,12 +358,29 @@ class SweepSpec(_Section):
         return self.skip_illegal or self.sampled
 
 
+KEYS = {
+    "config": ("name", "question", "problems", "regimes", "contexts", "config", "against", "processes"),
+    "menu": ("name", "question", "problems", "seed", "menu", "against"),
+}
+"""Keys of a spec whose problems have no space: of a comparison and of a map."""
+
+
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
-    """Yield the mistakes between keys of a sweep; values of the wrong type are reported by pydantic."""
+    """Yield the mistakes between keys of a spec; values of the wrong type are reported by pydantic."""
+    for kind, keys in KEYS.items():
+        if raw.get(kind) is not None:
+            yield from (f"{key}: has no meaning beside {kind}; leave it out" for key in raw if key not in keys)
+            for key in ("regimes", "contexts"):
+                if len(_listed(raw.get(key))) > 1:
+                    yield f"{key}: must be a single one beside {kind} but got {raw[key]!r}"
+            return
+    for key, usual in (("against", ["cublas"]), ("processes", 1)):
+        if raw.get(key, usual) != usual:
+            yield f"{key}: is a key of a comparison; a sweep is measured against cublas, leave it out"
     objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
     wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
     if len(wanted) > len(set(map(str, wanted))):
@@ -380,13 +434,25 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
         earlier += [name] if isinstance(name, str) else []
 
 
-def read_spec(path: Path) -> SweepSpec:
-    """Read a sweep file.
+def read_spec(path: Path) -> Spec:
+    """Read a sweep's file.
 
     Raises:
         SpecError: no such file, not TOML, or not a sweep; all mistakes at once, one line each.
     """
-    return checked(read_toml(path), str(path))
+    raw = read_toml(path)
+    if strange := [name for name in KEYS if name in raw]:
+        raise SpecError(f"{path}: {strange[0]} is not a key of a sweep; remove it, or run compare or map")
+    return checked(raw, str(path))
+
+
+def command_spec(command: str, problems: Iterable[GemmProblem], **keys: Any) -> Spec:
+    """Return the spec of a command line: problems, and other keys as in a file.
+
+    Raises:
+        SpecError: as :func:`read_spec`.
+    """
+    return checked({"problems": [problem.as_dict() for problem in problems], **keys}, command)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -408,19 +474,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SpecError(f"{path} cannot be read: {error}") from None
 
 
-def checked(raw: dict[str, Any], where: str) -> SweepSpec:
-    """Return a sweep from its keys. Mistakes of one key and between keys are reported together.
+def checked(raw: dict[str, Any], where: str) -> Spec:
+    """Return a spec from its keys. Mistakes of one key and between keys are reported together.
 
     Args:
         raw: as TOML gives them.
         where: what each mistake's line begins with.
 
     Raises:
-        SpecError: it is no sweep; all mistakes at once, one line each.
+        SpecError: it is no spec; all mistakes at once, one line each.
     """
     lines, spec = [], None
     try:
-        spec = SweepSpec(**raw)
+        spec = Spec(**raw)
     except ValidationError as error:
         lines = lines_of(error, "a sweep")
     except TypeError as error:
@@ -438,7 +504,7 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
         parts = map(str, mistake["loc"])
         where = ".".join(part for part in parts if not part.startswith(("list[", "bool", "int", "str")))
         text = mistake["msg"].removeprefix("Value error, ")
-        if mistake["type"] == "extra_forbidden":
+        if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             lines.append(f"{where} is not a key of {what}; remove it or correct its spelling")
         elif mistake["type"] == "missing":
             lines.append(f"{where} is missing")

@@ -19,17 +19,9 @@ from hopper_gemm.tune.study.pooling import by_point, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.study.spec import AGAINST
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
 from hopper_gemm.tune.tables.pivot import coded, escaped, interval, markdown, markdown_table, one_line, words
-
-AGAINST = {
-    "cublas": "torch.mm",
-    "cublaslt": "the fastest of cuBLASLt's heuristic lists, by our clock",
-    "heuristics": "the fastest of one heuristic list of cuBLASLt, chosen with less care",
-    "triton": "torch.compile's Triton templates, tuned by it",
-    "quack": "quack-kernels, tuned by its autotuner",
-}
-"""Baselines in the order of the page's columns, with what each of them is."""
 
 COMPARE_LEGEND = (
     "Cells: speedup over the baseline, above 1 we are faster, with the 95 % interval of its pairs; another process or "

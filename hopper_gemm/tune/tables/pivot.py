@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
@@ -114,26 +113,6 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """Return the problem of a frame's row."""
     return GemmProblem(**{name: plain(row[name]) for name in PROBLEM})
-
-
-def short_label(config: GemmConfig) -> str:
-    """Return tile, cluster, raster, and the techniques of a config: enough to tell the winners of problems apart.
-
-    Example:
-        >>> short_label(GemmConfig(tile_m=256, tile_n=200, cluster_m=2, raster="n", swizzle=4, swap_ab=True, pace=8))
-        '256x200 2x1 n4 swap_ab pace 8'
-    """
-    used = {
-        "pingpong": config.schedule == "pingpong",
-        "stream_k": config.stream_k,
-        f"split_k {config.split_k}": config.split_k > 1,
-        "workspace": config.split_k > 1 and config.reduction == "workspace",
-        **{name: getattr(config, name) for name in ("swap_ab", "pdl", "reverse_k", "evict_c")},
-        "alternate": config.multicast == "alternate",
-        f"pace {config.pace}": config.pace > 0,
-    }
-    start = f"{config.tile_m}x{config.tile_n} {config.cluster_m}x{config.cluster_n} {config.raster}{config.swizzle}"
-    return " ".join([start, *(name for name, holds in used.items() if holds)])
 
 
 def pivot(

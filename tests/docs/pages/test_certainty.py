@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from docs.generate.pages import certainty
-from docs.generate.pages.certainty import components_of, coverage, in_halves, same_code
-from hopper_gemm.tune.measure.verdict import COMPONENTS, student
+from docs.generate.pages.certainty import components_of, coverage, in_halves, same_code, student
+from hopper_gemm.tune.measure.verdict import COMPONENTS
 
 BETWEEN, WITHIN = 0.0058, 0.0016
 
@@ -131,3 +131,9 @@ def test_the_guard_s_answers_to_planted_changes_stand_in_the_order_of_the_sizes(
     head, _, *lines = certainty.planted().splitlines()
     assert head == "| planted | 64^3 | 512^3 | exit code |"
     assert lines == ["| a | fallen, 0.5000x | fallen, 0.5000x | 1 |", "| b |  | fallen, 0.5000x | 0 |"]
+
+
+def test_few_degrees_of_freedom_make_an_interval_wider():
+    """Student's t, whose values beyond the table go on from its last."""
+    assert [student(freedom) for freedom in (1, 2, 9)] == [12.71, 4.30, 2.26]
+    assert [student(freedom) for freedom in (19, 30, 120)] == pytest.approx([2.093, 2.042, 1.980], abs=0.01)

@@ -8,8 +8,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from docs.generate.pages.counted import unique_panels
+from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.sources import beside, pairs_by, published, recorded, share, spans
-from hopper_gemm.lab.counters.table import unique_panels
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
@@ -17,7 +18,6 @@ from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.tune.study.reader import frame_of, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import rows_of
-from hopper_gemm.tune.tables.plots import patch, timeline
 from tests.conftest import ROOT
 from tests.tune.tables.making import row
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.lab.counters import COUNTERS, FAILED_LOG, count
+from hopper_gemm.lab.counters import COUNTERS, count
 from hopper_gemm.lab.counters.counting import point_of, settle
 from hopper_gemm.lab.counters.figures import figures_of, wanted_metrics
 from hopper_gemm.lab.counters.profiler import (
@@ -72,7 +72,7 @@ def fake(tmp_path):
 
     def counted(*mood, points=POINTS, **options):
         profiler = open_profiler(install(tmp_path, *mood))
-        return count(points, GPU, profiler, keep=tmp_path / "study", **options)
+        return count(points, GPU, profiler, **options)
 
     return counted
 
@@ -177,16 +177,16 @@ def test_every_figure_has_metrics_and_every_metric_its_suffix():
 
 def test_only_metrics_that_the_profiler_knows_are_asked_for_where_it_lists_any(tmp_path):
     known = frozenset({"dram__bytes_read", "lts__t_sector_hit_rate"})
-    wanted = wanted_metrics(Profiler(tmp_path / "ncu", "", known))
+    wanted = wanted_metrics(Profiler(tmp_path / "ncu", known))
     assert "dram__sectors_read.sum" not in wanted
     assert "lts__t_sectors_lookup_hit.sum" not in wanted
     assert "l1tex__data_bank_reads.sum" in wanted, "with none known, all are tried"
-    everything = wanted_metrics(Profiler(tmp_path / "ncu", "", frozenset()))
+    everything = wanted_metrics(Profiler(tmp_path / "ncu", frozenset()))
     assert {"dram__bytes_read.sum", "dram__sectors_read.sum"} <= set(everything)
 
 
 def test_the_command_line_leaves_clocks_alone_flushes_caches_and_counts_the_marked_range(tmp_path):
-    built = command(Profiler(tmp_path / "ncu", "", frozenset()), ["a.sum", "b.pct"], tmp_path / "log", ["python", "x"])
+    built = command(Profiler(tmp_path / "ncu", frozenset()), ["a.sum", "b.pct"], tmp_path / "log", ["python", "x"])
     pairs = dict(pairwise(built))
     expected = {
         "--clock-control": "none",
@@ -228,7 +228,6 @@ def test_a_profiler_that_cannot_be_started_is_told(tmp_path):
 
 def test_the_profiler_says_what_it_is_and_knows(tmp_path):
     profiler = open_profiler(install(tmp_path))
-    assert profiler.version == "2025.3.1.0"
     assert profiler.knows("dram__bytes_read.sum")
     assert not profiler.knows("dram__bytes_op_read.sum")
 
@@ -358,19 +357,13 @@ def test_a_metric_that_makes_the_profiler_give_up_is_left_out(fake, tmp_path):
     ("mood", "message"),
     [
         ("forbidden", "this user may not read the GPU's performance counters .*; run as root"),
-        ("stillborn", "did not start: ModuleNotFoundError: No module named 'torch'; its output is in .*"),
+        ("stillborn", "did not start: ModuleNotFoundError: No module named 'torch'"),
     ],
 )
 def test_what_stops_everything_is_one_line_with_the_fix(fake, mood, message):
     with pytest.raises(ProfilerError, match=message) as caught:
         fake(mood)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_output_that_could_not_be_understood_is_kept(fake, tmp_path):
-    with pytest.raises(ProfilerError):
-        fake("stillborn")
-    assert "ModuleNotFoundError" in (tmp_path / "study" / FAILED_LOG).read_text()
 
 
 def _runs(pid: int) -> bool:

@@ -34,7 +34,7 @@ def world(monkeypatch):
         if state.dead:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def matrices(point, seed):
+    def matrices(point):
         log.append(f"{point.problem}")
         return SimpleNamespace(problem=point.problem, sets=("first", "second"))
 
@@ -51,7 +51,7 @@ def world(monkeypatch):
 
 
 def stages(tmp_path):
-    job = {"store": None, "seed": 0, "journal": str(tmp_path / "j"), "points": list(map(asdict, POINTS))}
+    job = {"store": None, "journal": str(tmp_path / "j"), "points": list(map(asdict, POINTS))}
     (tmp_path / "job").write_text(json.dumps(job))
     try:
         program.main(tmp_path / "job")

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from hopper_gemm.tune.measure import arms
-from hopper_gemm.tune.measure.arms import Arm, cublas_launch, rmsnorm, seconds_per_launch, touch
+from hopper_gemm.tune.measure.arms import Arm, cublas_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.workload import MatrixSet
+from tests.gpu.rmsnorm import rmsnorm
 from tests.tune.measure.fake_cuda import FakeCuda
 
 

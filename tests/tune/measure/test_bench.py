@@ -25,10 +25,9 @@ from hopper_gemm.tune.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.tune.measure.correctness import Correctness, check
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda
 
@@ -72,7 +71,7 @@ class World:
         monkeypatch.setattr(room, "make_workload", self._workload)
         monkeypatch.setattr(room, "seconds_per_launch", self._seconds)
         monkeypatch.setattr(room, "Timer", lambda device: self)
-        monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: self._spacer, "rmsnorm": lambda sms: None})
+        monkeypatch.setattr(room, "touch", lambda sms: self._spacer)
         monkeypatch.setattr(room, "Stopwatch", self._watch)
         monkeypatch.setattr(room, "BASELINES", {"cublas": self, "cublaslt": self, "none": SimpleNamespace(**_NONE)})
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -374,7 +373,7 @@ def test_a_slowdown_voids_a_timing_and_it_is_taken_again_a_few_times(world, harm
 
 def test_matrices_of_a_problem_are_given_back_when_the_next_one_comes(world, monkeypatch):
     """Also those of which a spacer keeps pieces."""
-    monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: arms.touch(sms)})
+    monkeypatch.setattr(room, "touch", arms.touch)
     monkeypatch.setattr(arms, "load_spacer", lambda: lambda piece, blocks: world.log.append("spacer"))
     monkeypatch.setattr(arms, "spacer_elements", lambda sms: 100)
     bench = world.bench()
@@ -445,7 +444,7 @@ def test_from_end_to_end_the_figures_are_those_of_the_launches_alone(world, monk
     monkeypatch.setattr(Timer, "telemetry", telemetry)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(room, "make_workload", world._workload)
-    monkeypatch.setattr(room, "SPACERS", {"touch": lambda sms: cuda.launch("spacer", 4e-6)})
+    monkeypatch.setattr(room, "touch", lambda sms: cuda.launch("spacer", 4e-6))
     baseline = SimpleNamespace(candidates=lambda workload: [slow, fast], care=USUAL)
     monkeypatch.setattr(room, "BASELINES", {"cublas": baseline})
     monkeypatch.setattr(room, "load_any", lambda config, problem, store: kernel)

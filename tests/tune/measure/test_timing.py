@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.host import host_times
 from hopper_gemm.tune.measure.arms import Arm
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady
-from hopper_gemm.tune.measure.timing import Timer, host_times, mhz_of, rest_of
+from hopper_gemm.tune.measure.timing import Timer, mhz_of, rest_of
 from tests.tune.measure.fake_cuda import FakeCuda
 
 
@@ -101,7 +102,7 @@ def test_what_was_timed_corrects_what_a_launch_was_thought_to_take(cuda, timer):
 
 def test_steady_state_settles_then_times_slices_back_to_back(cuda, timer):
     arm = Arm(cuda.launch("ours", 1e-3), ["0"], 1e-3)
-    timing = timer.time(arm, Steady(settle=1.0, window=1.5, slice=0.5, graph=0.03), Watched([]))
+    timing = timer.time(arm, Steady(settle=1.0, window=1.5, slice=0.5), Watched([]))
     assert timing.us == pytest.approx((1000.0,) * 3, rel=1e-3)
     assert timing.watts == pytest.approx(150, rel=0.1)
     assert 2.5 < cuda.now < 2.8

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.spec import SweepSpec, checked, read_spec
+from hopper_gemm.tune.study.spec import Spec, checked, read_spec
 from tests.tune.run import fakes
 from tests.tune.run.instant import SEARCH, run_sweep
 
@@ -133,7 +133,7 @@ class Ground:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.specs: dict[str, SweepSpec] = {}
+        self.specs: dict[str, Spec] = {}
         self.whole: dict[str, Path] = {}
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Ground:
         self._same(name, out, spec)
         return Case(seed, name, file, damage.__name__, "same rows")
 
-    def _same(self, name: str, out: Path, spec: SweepSpec) -> None:
+    def _same(self, name: str, out: Path, spec: Spec) -> None:
         """The rows of an undisturbed run; of a search as many, which need not be the same configs."""
         whole, found = (read_study(folder) for folder in (self.whole[name], out))
         if name == "exhaustive":

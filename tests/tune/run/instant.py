@@ -15,7 +15,7 @@ from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Left, Task
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.study.spec import SweepSpec, read_spec
+from hopper_gemm.tune.study.spec import Spec, read_spec
 from tests.tune.run import fakes
 
 ABOUT = {"gpu": {"name": "NVIDIA H200"}, "kernel": "fake"}
@@ -82,7 +82,7 @@ best = 2
 """
 
 
-def spec_of(tmp_path: Path, text: str = fakes.SPEC, *changes: tuple[str, str]) -> SweepSpec:
+def spec_of(tmp_path: Path, text: str = fakes.SPEC, *changes: tuple[str, str]) -> Spec:
     """A spec from its text, with some changes."""
     for old, new in changes:
         assert old in text
@@ -170,7 +170,7 @@ class Instant:
         self.closed = True
 
 
-def run_sweep(spec: SweepSpec, out: Path, executor: Any = None, **options: Any) -> Any:
+def run_sweep(spec: Spec, out: Path, executor: Any = None, **options: Any) -> Any:
     """Run a sweep on instant workers; they tell what they were asked."""
     executor = executor or Instant()
     run(Sweep(spec, out, {**ABOUT, "gpu": {"name": executor_gpu(executor)}}, **options), executor)
@@ -181,7 +181,7 @@ def executor_gpu(executor: Any) -> str:
     return next((event.gpu["name"] for _, event in executor._events if isinstance(event, Joined)), "NVIDIA H200")
 
 
-def replayed(spec: SweepSpec, out: Path, recorded: Path) -> None:
+def replayed(spec: Spec, out: Path, recorded: Path) -> None:
     """Replay a sweep from a folder."""
     study = read_study(recorded)
     run(Sweep(spec, out, replay_provenance(study), source="replayed", only=recorded_points(study)), Replay(study))

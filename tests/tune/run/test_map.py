@@ -11,10 +11,11 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.map import BRIEF, DRAWN, LIBRARY, PICKS, PROTOCOL, Map, MapSpec
+from hopper_gemm.tune.run.questions.map import BRIEF, LIBRARY, PROTOCOL, SEED, Map, points_of
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.spec import MenuSection, command_spec
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.view import view
@@ -22,7 +23,15 @@ from tests.tune.run import fakes
 from tests.tune.run.instant import Instant
 
 PROBLEMS = tuple(GemmProblem(m, 1024, 1024) for m in (1, 64, 333, 1024, 4096))
-SPEC = MapSpec("list", "why", PROBLEMS)
+PICKS, DRAWN = MenuSection().picks, MenuSection().drawn
+
+
+def map_spec(problems=PROBLEMS, **keys):
+    keys = {"name": "list", "question": "why", "seed": SEED, "menu": {}, "against": ["cublas", LIBRARY], **keys}
+    return command_spec("map", problems, **keys)
+
+
+SPEC = map_spec()
 
 
 class Libraries(Instant):
@@ -57,18 +66,25 @@ def test_every_problem_gets_the_eight_best_picks_and_24_kernels_drawn_from_the_m
         assert library.point.config == picks["pick 1"]
 
 
-def test_without_drawn_kernels_only_picks_are_measured_in_the_same_order():
-    alone = MapSpec("list", "why", PROBLEMS, drawn=0)
-    assert alone.order == SPEC.order
-    assert alone.digest != SPEC.digest
-    picks = {point: how for point, how in SPEC.points(PROBLEMS[2]).items() if how != "drawn"}
-    assert alone.points(PROBLEMS[2]).keys() == picks.keys()
+def order_of(out, problems=PROBLEMS, **keys):
+    """Problems in the order in which they are measured."""
+    _, executor = run_map(out, spec=map_spec(problems, **keys))
+    return list(dict.fromkeys(task.points[0].problem for _, task in executor.tasks))
+
+
+def test_without_drawn_kernels_only_picks_are_measured_in_the_same_order(tmp_path):
+    alone, usual = (order_of(tmp_path / name, menu=menu) for name, menu in (("alone", {"drawn": 0}), ("usual", {})))
+    assert alone == usual
+    digests = [read_study(tmp_path / name).provenance["spec_digest"] for name in ("alone", "usual")]
+    assert digests[0] != digests[1]
+    picks = {point: how for point, how in points_of(PROBLEMS[2], MenuSection()).items() if how != "drawn"}
+    assert points_of(PROBLEMS[2], MenuSection(drawn=0)).keys() == picks.keys()
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
-    points = SPEC.points(PROBLEMS[2])
-    assert MapSpec("other", "", PROBLEMS[2:]).points(PROBLEMS[2]) == points
-    assert MapSpec("list", "", PROBLEMS, seed=1).points(PROBLEMS[2]) != points
+    points = points_of(PROBLEMS[2], MenuSection())
+    assert points_of(PROBLEMS[2], MenuSection()) == points
+    assert points_of(PROBLEMS[2], MenuSection(), seed=1) != points
 
 
 def test_what_is_picked_is_picked_for_the_kind_of_gpu_that_joined(tmp_path):
@@ -92,9 +108,10 @@ def test_the_order_is_shuffled_and_a_problem_is_measured_on_one_board(tmp_path):
     assert len(boards) == len(PROBLEMS)
     assert len({board for _, board in boards}) == 2
     assert {task.points[0].problem for _, task in executor.tasks} == set(PROBLEMS)
-    many = MapSpec("list", "", tuple(GemmProblem(8 * m, 64, 64) for m in range(1, 40)))
-    assert sorted(many.order, key=str) == sorted(many.problems, key=str)
-    assert many.order != list(many.problems)
+    many = tuple(GemmProblem(8 * m, 64, 64) for m in range(1, 40))
+    order = order_of(tmp_path / "many", many, menu={"picks": 1, "drawn": 0})
+    assert sorted(order, key=str) == sorted(many, key=str)
+    assert order != list(many)
 
 
 def test_drawn_kernels_are_raced_with_the_best_pick_and_picks_are_not(tmp_path):
@@ -106,7 +123,7 @@ def test_drawn_kernels_are_raced_with_the_best_pick_and_picks_are_not(tmp_path):
 
 def test_long_launches_are_timed_longer_than_short_ones(tmp_path):
     long = GemmProblem(8192, 8192, 4096)
-    _, executor = run_map(tmp_path / "m", spec=MapSpec("list", "", (PROBLEMS[0], long)))
+    _, executor = run_map(tmp_path / "m", spec=map_spec((PROBLEMS[0], long)))
     timed = {(task.points[0].problem, task.method.timed) for _, task in executor.tasks}
     assert timed == {(PROBLEMS[0], BRIEF.timed), (long, PROTOCOL.timed)}
 
@@ -163,7 +180,7 @@ def test_without_the_library_the_kernels_are_measured_all_the_same(tmp_path):
 def test_another_list_or_seed_is_refused_in_the_same_folder(tmp_path):
     run_map(tmp_path / "m")
     with pytest.raises(ResultsError, match="question"):
-        Map(MapSpec("list", "why", PROBLEMS, seed=1), tmp_path / "m", "NVIDIA H200")
+        Map(map_spec(seed=1), tmp_path / "m", "NVIDIA H200")
 
 
 def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):

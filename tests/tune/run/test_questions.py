@@ -19,14 +19,16 @@ from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.questions.compare import Comparison, ComparisonSpec, choose, problems_of
+from hopper_gemm.tune.run.questions.compare import Comparison, choose
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.questions.tune import Options, question
+from hopper_gemm.tune.run.questions.tune import question
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
+from hopper_gemm.tune.study.shapes import problems_of
 from hopper_gemm.tune.study.space import begun_with, points, space_of
+from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
 from tests.tune.run import fakes
 from tests.tune.run.instant import ABOUT, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
@@ -50,11 +52,16 @@ class Missing(Instant):
         self._events = [(name, Joined(event.gpu, {"triton": "not installed"})) for name, event in self._events]
 
 
+def compared_spec(problems, **keys):
+    keys = {"name": "list", "question": "why", "config": "tuned", "against": ["cublas", "cublaslt"], **keys}
+    return command_spec("compare", problems, **keys)
+
+
 def compared(out, executor=None, problems=(CUBE, WIDE), **options):
     executor = executor or Missing()
     run_by = {name: options.pop(name) for name in ("tables", "limit", "watch", "say") if name in options}
     earlier = options.pop("begin_with", None)
-    comparison = Comparison(ComparisonSpec("list", "why", problems, **options), out, "NVIDIA H200", **run_by)
+    comparison = Comparison(compared_spec(problems, **options), out, "NVIDIA H200", **run_by)
     if earlier is not None:
         comparison.begin_with(earlier)
     run(comparison, executor)
@@ -113,7 +120,7 @@ def test_later_processes_choose_among_the_finalists_of_the_first_and_a_run_that_
 def test_a_comparison_in_another_context_takes_the_finalists_of_an_earlier_one_and_searches_the_rest(tmp_path):
     """Provenance and page say where they come from; of two contexts the one that is asked for comes first."""
     first, second, said = tmp_path / "first", tmp_path / "second", []
-    compared(first, Instant(), context="chained", against=["cublas", "cublaslt"])
+    compared(first, Instant(), contexts=["chained"], against=["cublas", "cublaslt"])
     half = GemmProblem(WIDE.m, WIDE.n, WIDE.k, "fp16")
     asked = {"problems": (CUBE, half), "against": ["cublas", "cublaslt"], "begin_with": first, "say": said.append}
     _, executor = compared(second, Instant(), **asked)
@@ -191,12 +198,12 @@ def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_pa
     out = tmp_path / "c"
     compared(out, limit=1)
     with pytest.raises(ResultsError, match="was begun with another GPU"):
-        Comparison(ComparisonSpec("list", "", [CUBE]), out, "NVIDIA H100")
+        Comparison(compared_spec([CUBE]), out, "NVIDIA H100")
     about = json.loads((out / "provenance.json").read_text())
     about["versions"]["torch"] = "1.0"
     (out / "provenance.json").write_text(json.dumps(about))
     with pytest.raises(ResultsError, match=r"was begun with torch 1\.0, now "):
-        Comparison(ComparisonSpec("list", "", [CUBE]), out, "NVIDIA H200")
+        Comparison(compared_spec([CUBE]), out, "NVIDIA H200")
 
 
 def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():
@@ -212,7 +219,7 @@ def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks
 @pytest.mark.parametrize("config", ["auto", "tuned"])
 def test_configs_are_those_for_the_kind_of_gpu_that_joined(tmp_path, config):
     """The worker has fewer SMs than an H200 and half its memory's rate."""
-    problem = GemmProblem(3000, 5000, 2048)
+    problem = GemmProblem(1000, 5000, 2048)
     executor, told = Missing(), {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
     executor._events = [(name, Joined({**event.gpu, **told}, event.missing)) for name, event in executor._events]
     compared(tmp_path / "c", executor, problems=[problem], config=config)
@@ -384,6 +391,8 @@ def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
 
 # --- tune
 
+CHAINED = {"contexts": ["chained"]}
+
 
 def test_the_table_takes_a_slower_entry_only_if_both_were_measured_side_by_side(tmp_path):
     path, other = tmp_path / FILE, resolve(GemmConfig(tile_n=192, stagger=0))
@@ -395,9 +404,17 @@ def test_the_table_takes_a_slower_entry_only_if_both_were_measured_side_by_side(
     assert read_tuned(path) == [new]
 
 
+def seconds(number):
+    return {"budget": {"seconds": number}}
+
+
+def trials(number, **more):
+    return {"budget": {"trials": number}, **more}
+
+
 def test_the_space_of_tune_holds_what_a_search_needs():
     small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
-    spec = question([large], Options(seconds=10))
+    spec = question([large], seconds(10))
     legal = [point for point, why in points(spec).items() if not why]
     assert len(legal) > 3000
     configs = {point.config for point in legal}
@@ -405,17 +422,21 @@ def test_the_space_of_tune_holds_what_a_search_needs():
     for name, least in zip(varied, (2, 2, 3, 2, 2), strict=True):
         assert len({getattr(config, name) for config in configs}) >= least, name
     assert all(config.evict_c for config in configs)
-    asked = {"usual": Options(), "chained": Options(context="chained"), "asked": Options(pdl=True)}
-    own = {name: question([small], options).each()[0].space["pdl"] for name, options in asked.items()}
-    assert own == {"usual": False, "chained": [False, True], "asked": [False, True]}
+    specs = {
+        "usual": question([small], {}),
+        "chained": question([small], CHAINED),
+        "given": question([small], {}, pdl=True),
+    }
+    own = {name: spec.each()[0].space["pdl"] for name, spec in specs.items()}
+    assert own == {"usual": False, "chained": [False, True], "given": [False, True]}
     assert spec.budget.seconds == 10
-    assert question([small], Options(trials=5)).budget.seconds is None
+    assert question([small], trials(5)).budget.seconds is None
 
 
 @pytest.mark.parametrize("sizes", [(2048, 2048, 2048), (512, 512, 65536)])
 def test_a_batch_invariant_problem_is_searched_among_the_kernels_of_its_rule(sizes):
     problem = GemmProblem(*sizes, batch_invariant=True)
-    (spec,) = question([problem], Options(trials=10)).each()
+    (spec,) = question([problem], trials(10)).each()
     known, some = begun_with(spec), spec.model_copy(update={"grids": spec.grids[-2:], "keep": 20})
     assert any(is_legal(config, problem) for config in known)
     assert not any(config.reverse_k for config in known)
@@ -429,7 +450,7 @@ def test_a_batch_invariant_problem_is_searched_among_the_kernels_of_its_rule(siz
 def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(context):
     problem, stranger = GemmProblem(2048, 2048, 2048), GemmProblem(2048, 2048, 2049 + 7)
     entries = [entry for entry in recorded_entries() if entry.problem == problem]
-    (spec,) = question([problem], Options(context=context)).each()
+    (spec,) = question([problem], {"contexts": [context]}).each()
     first = begun_with(spec)
     alone = spec.model_copy(update={"space": {}, "grids": [], "keep": 1})
     legal = {point.config for point in space_of(alone).legal}
@@ -437,28 +458,29 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
     assert {config.pdl for config in first} == ({False, True} if context == "chained" else {False})
     usual = {"raster": "m", "swizzle": 8}
     assert sum(config.but(**usual) == first[0].but(**usual) for config in legal) >= 10
-    assert pick(entries, problem, context=context).config in begun_with(question([stranger], Options(context=context)))
-    assert not begun_with(question([problem], Options(context=context, tuned_first=False)))
+    nearby = question([stranger], {"contexts": [context]})
+    assert pick(entries, problem, context=context).config in begun_with(nearby)
+    assert not begun_with(question([problem], {"contexts": [context]}, tuned_first=False))
 
 
 @pytest.mark.parametrize(
-    ("problem", "listed", "options", "name"),
+    ("problem", "listed", "keys", "name"),
     [
-        (CUBE, "", Options(), "tune-4096x4096x4096-burst"),
-        (CUBE, "", Options(regime="steady", context="chained"), "tune-4096x4096x4096-steady-chained"),
-        (GemmProblem(64, 64, 64, "bf16_fp32", "kn"), "", Options(), "tune-64x64x64-burst-bf16-fp32-kn"),
-        (GemmProblem(64, 64, 64, "fp16"), "suite", Options(context="chained"), "tune-suite-burst-chained"),
+        (CUBE, "", {}, "tune-4096x4096x4096-burst"),
+        (CUBE, "", {"regimes": ["steady"], **CHAINED}, "tune-4096x4096x4096-steady-chained"),
+        (GemmProblem(64, 64, 64, "bf16_fp32", "kn"), "", {}, "tune-64x64x64-burst-bf16-fp32-kn"),
+        (GemmProblem(64, 64, 64, "fp16"), "suite", CHAINED, "tune-suite-burst-chained"),
     ],
 )
-def test_what_is_tuned_is_named_with_what_is_unusual(problem, listed, options, name):
-    assert question([problem], options, listed).name == name
+def test_what_is_tuned_is_named_with_what_is_unusual(problem, listed, keys, name):
+    assert question([problem], keys, listed=listed).name == name
 
 
 def test_each_problem_of_a_list_is_searched_in_the_space_that_it_has_alone():
     problems = [GemmProblem(256, 256, 256), GemmProblem(8192, 8192, 8192)]
-    spec = question(problems, Options(seconds=10), "two")
+    spec = question(problems, seconds(10), listed="two")
     assert spec.budget.seconds == 20
-    alone = [question([problem], Options(seconds=10)).each()[0] for problem in problems]
+    alone = [question([problem], seconds(10)).each()[0] for problem in problems]
     for one, own in zip(spec.each(), alone, strict=True):
         assert (one.space, one.grids, one.warm_grids, one.keep) == (own.space, own.grids, own.warm_grids, own.keep)
 
@@ -467,7 +489,7 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
     from hopper_gemm.tune.tables.conclusion import conclude
     from hopper_gemm.tune.tables.pages.publish import publish
 
-    spec = question([GemmProblem(8192, 8192, 8192)], Options(trials=14, finals=3))
+    spec = question([GemmProblem(8192, 8192, 8192)], trials(14, final={"best": 3}))
     out = tmp_path / "h200" / "tune"
     run_sweep(spec, out)
     assert len(rows_of(out)) == 14
@@ -484,7 +506,7 @@ def test_a_search_of_the_whole_space_writes_page_picture_and_tuned_table(tmp_pat
 def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_so(tmp_path):
     problem = GemmProblem(1024, 1024, 1024, batch_invariant=True)
     out = tmp_path / "h200" / "tune"
-    run_sweep(question([problem], Options(trials=6, finals=2)), out)
+    run_sweep(question([problem], trials(6, final={"best": 2})), out)
     (entry,) = read_tuned(out.parent / FILE)
     assert entry.problem == problem
     assert is_legal(entry.config, problem)

@@ -19,11 +19,10 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.run import worker as module
 from hopper_gemm.tune.run.task import Begun, Joined, Said, Task
 from hopper_gemm.tune.run.worker import Worker, shares
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Look, Race, Ratio
 from hopper_gemm.tune.study.files import FileLock
 from hopper_gemm.tune.study.row import Row
 from tests.tune.run import fakes

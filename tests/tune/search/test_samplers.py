@@ -12,11 +12,11 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of, varied
 from hopper_gemm.tune.search import gp
-from hopper_gemm.tune.search.catalogue import SAMPLERS, make
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import diverse, predictions
+from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.space import points
 from tests.tune.run.instant import SEARCH, spec_of
 

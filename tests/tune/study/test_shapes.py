@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.held_out import read_held_out
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.study.shapes import read_held_out, read_shapes
+from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.spec import SpecError
 from tests.conftest import ROOT
 

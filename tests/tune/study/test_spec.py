@@ -8,10 +8,11 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import read_provenance, recorded_folders
 from hopper_gemm.tune.study.space import MOST, begun_with, count, place_of, points, rungs, space_of
-from hopper_gemm.tune.study.spec import SpecError, checked, read_spec
+from hopper_gemm.tune.study.spec import SpecError, checked, command_spec, read_spec
 from tests.conftest import ROOT
 from tests.each import each
 from tests.tune.run.fakes import SPEC
@@ -194,10 +195,8 @@ def test_the_contexts_are_places_of_their_own_and_isolated_is_the_default(tmp_pa
 
 def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
     """Cumulative from the space on; a branch leaves the rungs between alone; max is what fits on each rung."""
-    found = {rung.name: rung for rung in rungs(read_spec(spec_of(tmp_path, LADDER)))}
-    shapes = {
-        name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for name, c in ((n, r.config) for n, r in found.items())
-    }
+    ladder = rungs(read_spec(spec_of(tmp_path, LADDER)))
+    shapes = {rung.name: (c.tile_m, c.k_depth, c.stages, c.cluster_n) for rung, c in ladder}
     assert shapes == {
         "base": (64, 4, 2, 1),
         "ring": (64, 4, 9, 1),
@@ -206,7 +205,7 @@ def test_a_rung_is_the_one_it_starts_from_with_what_it_sets(tmp_path):
         "deep": (320, 16, 0, 1),
         "pair": (64, 4, 9, 2),
     }
-    starts = {name: rung.start for name, rung in found.items()}
+    starts = {rung.name: rung.start for rung, _ in ladder}
     assert starts == {"base": None, "ring": "base", "tile": "ring", "same": "tile", "deep": "same", "pair": "ring"}
 
 
@@ -218,8 +217,8 @@ def test_rungs_with_one_config_share_one_point(tmp_path):
 
 def test_a_ladder_needs_no_space(tmp_path):
     text = LADDER[: LADDER.index("[space]")] + LADDER[LADDER.index("[[rungs]]") :]
-    (first, *_) = rungs(read_spec(spec_of(tmp_path, text)))
-    assert first.config == resolve(GemmConfig(stages=2))
+    ((_, config), *_) = rungs(read_spec(spec_of(tmp_path, text)))
+    assert config == resolve(GemmConfig(stages=2))
 
 
 @pytest.mark.parametrize(
@@ -366,3 +365,29 @@ def test_a_byte_that_is_no_text_is_told_with_its_place(tmp_path):
     path.write_bytes(b'name = "x"\nquestion = "\x8b"\n')
     with pytest.raises(SpecError, match="line 2, column 13: byte 0x8b is not UTF-8"):
         read_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"config": "best"}, "compare: config: Input should be 'tuned' or 'auto', but got 'best'"),
+        ({"config": "auto", "against": ["mkl"]}, "compare: against: must be among cublas, cublaslt"),
+        ({"config": "auto", "space": {"tile_m": 128}}, "compare: space: has no meaning beside config; leave it out"),
+        ({"config": "auto", "regimes": ["burst", "steady"]}, "compare: regimes: must be a single one beside config"),
+        ({"menu": {"drawn": -1}}, "compare: menu.drawn: Input should be greater than or equal to 0"),
+        ({"menu": {}, "processes": 2}, "compare: processes: has no meaning beside menu"),
+        ({"space": {}, "against": ["quack"]}, "compare: against: is a key of a comparison"),
+        ({}, "compare: space is missing"),
+    ],
+)
+def test_a_spec_says_in_one_way_what_is_measured_of_each_problem(keys, message):
+    with pytest.raises(SpecError) as caught:
+        command_spec("compare", [GemmProblem(64, 64, 64)], name="list", **keys)
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ['config = "tuned"', "menu = {}", 'against = ["quack"]'])
+def test_keys_of_other_commands_stand_in_no_sweep_file(tmp_path, key):
+    with pytest.raises(SpecError, match=key.split()[0]):
+        read_spec(spec_of(tmp_path, f"{key}\n{SPEC}"))

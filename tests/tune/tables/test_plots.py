@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from docs.generate.pages.pictures import png
 from hopper_gemm.tune.tables.ladder import MeasuredRung, Result
 from hopper_gemm.tune.tables.pivot import Group
-from hopper_gemm.tune.tables.plots import ladder_bars, png, regret_curves, search_plot, small_multiples
+from hopper_gemm.tune.tables.plots import ladder_bars, regret_curves, search_plot, small_multiples
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.lookup import Table, find, tables
@@ -16,27 +15,19 @@ from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import Pick, modelled, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import Task
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, Task
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.folder import identity_of
 from hopper_gemm.tune.study.provenance import fresh, versions
 from hopper_gemm.tune.study.reader import read_provenance
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
-from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.study.space import place_of
+from hopper_gemm.tune.study.spec import Spec
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady(pairs=2)}
 SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=2)}
 """Protocols if several processes measure a row. Pairs of one process share its luck, so an interval shrinks with the
 number of processes: half of the pairs in each leave time for more processes."""
-
-AGAINST = ("cublas", "cublaslt", "heuristics", "triton", "quack")
-"""Baselines, in the order of a table's columns."""
-
-CONFIGS = ("tuned", "auto")
-"""``tuned``: the best known config of the very problem, else matmul's pick. ``auto``: matmul's pick for a problem
-without an entry."""
 
 CUBLAS = "nvidia-cublas"
 LIBRARIES = ("torch", CUBLAS)
@@ -46,49 +37,11 @@ SEARCHED = ("cublaslt", "heuristics")
 """Baselines whose candidates are searched, and which name finalists."""
 
 
-@dataclass(frozen=True)
-class ComparisonSpec:
-    """Question of a comparison: problems, baselines and conditions.
-
-    Args:
-        name, question: name and question of the list of problems.
-        problems: problems to measure.
-        against: names of baselines, in order.
-        regime, context: how everything is timed.
-        config: one of :data:`CONFIGS`.
-        processes: fresh processes, one after the other, that measure everything. The first process of a problem
-            searches each baseline's candidates; later ones choose again among the finalists of that search.
-
-    Raises:
-        ValueError: a value is not among its choices.
-    """
-
-    name: str
-    question: str
-    problems: Sequence[GemmProblem]
-    against: Sequence[str] = ("cublas", "cublaslt")
-    regime: str = "burst"
-    context: str = "isolated"
-    config: str = "tuned"
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        if self.config not in CONFIGS:
-            raise ValueError(f"--config must be one of {', '.join(CONFIGS)} but got {self.config!r}")
-        unknown = [name for name in self.against if name not in AGAINST]
-        if unknown or not self.against:
-            raise ValueError(f"--against must be among {', '.join(AGAINST)} but got {(unknown or [''])[0]!r}")
-
-    def points(self, problem: GemmProblem, pick: Pick) -> list[Point]:
-        """Return a problem's points: its config against each baseline."""
-        return [Point(problem, pick.config, self.regime, self.context, name) for name in dict.fromkeys(self.against)]
-
-
 class Comparison(Recording):
     """A comparison in its results folder. The first worker that joins opens the folder.
 
     Args:
-        spec: problems, baselines and conditions.
+        spec: spec with a ``config``.
         out: results folder.
         gpu: name of the kind of GPU; empty until a worker joins.
         tables: tuned tables, in order.
@@ -102,7 +55,7 @@ class Comparison(Recording):
 
     def __init__(
         self,
-        spec: ComparisonSpec,
+        spec: Spec,
         out: Path,
         gpu: str,
         *,
@@ -111,17 +64,15 @@ class Comparison(Recording):
         watch: Callable[[Row, int, int], None] = lambda row, done, total: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        super().__init__(spec.name, out, "measured", say)
+        self._protocol = PROTOCOLS[spec.regimes[0]]
+        self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regimes[0]]
+        noted = {"name": spec.name, "config": spec.config, "against": spec.against, "data": "normal", "seed": 0}
+        used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
+        keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": None, "protocols": used}
+        super().__init__(fresh(spec.name, spec.question, "measured", **keys), out, say)
         self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
         self._spec, self._tables = spec, tables
         self._pick(SXM)
-        self._protocol = PROTOCOLS[spec.regime]
-        self._duel = (SEVERAL if spec.processes > 1 else PROTOCOLS)[spec.regime]
-        noted = {"name": spec.name, "config": spec.config, "against": list(spec.against), "data": "normal", "seed": 0}
-        used = [protocol_dict(protocol) for protocol in dict.fromkeys((self._protocol, self._duel))]
-        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": None}
-        self._new_provenance = fresh(spec.name, spec.question, "measured", protocols=used, **identity)
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
         self._refuse_other_libraries()
         self._boards: dict[GemmProblem, str] = {}
         self._assigned: set[RowKey] = set()
@@ -129,14 +80,17 @@ class Comparison(Recording):
         """Recipes by case and baseline, of the first search of each."""
         self._earlier_finalists: dict[str, tuple[tuple[str, ...], str]] = {}
         """Recipes of an earlier comparison and their origin, by case and baseline."""
-        self.missing: dict[str, str] = {}
-        """Baselines that cannot run here, with the reason."""
 
     def _pick(self, chip: Chip) -> None:
         """Choose the configs for a kind of GPU."""
-        spec, conditions = self._spec, (self._spec.regime, self._spec.context, self._spec.config)
-        self._picks = {problem: choose(self._tables, problem, *conditions, chip) for problem in spec.problems}
-        self._points = {problem: spec.points(problem, pick) for problem, pick in self._picks.items()}
+        spec, regime, context = self._spec, self._spec.regimes[0], self._spec.contexts[0]
+        self._picks: dict[GemmProblem, Pick] = {}
+        for problem in spec.multiplied:
+            self._picks[problem] = choose(self._tables, problem, regime, context, str(spec.config), chip)
+        self._points = {
+            problem: [Point(problem, pick.config, regime, context, name) for name in spec.against]
+            for problem, pick in self._picks.items()
+        }
 
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching;
@@ -171,7 +125,7 @@ class Comparison(Recording):
         """Number of rows that are still to be measured."""
         return len(self._missing_keys())
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker and pick configs for its kind of GPU; note each worker's board."""
         if not self._opened:
             self._pick(self._chip_for(member))
@@ -185,7 +139,7 @@ class Comparison(Recording):
         """Return 2: one problem under key and one that compiles."""
         return 2
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the points of a problem in one process; before the first its noise floor. A problem is measured in one
         process at a time, because the next process takes up its finalists."""
         if self._limit == 0:
@@ -208,7 +162,7 @@ class Comparison(Recording):
             return Task(points, self._duel, "compare", process, child, finalists=finalists, board=board)
         return None
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows, each with the noise floor of its case, and note the finalists of new searches."""
         complete = []
         for member, row in rows:
@@ -241,15 +195,6 @@ class Comparison(Recording):
         """Free the problems of a worker that is gone, for other boards."""
         self._boards = {}
 
-    def close(self) -> None:
-        """Note whether everything was measured, and unlock the folder."""
-        if self._opened and self._folder.rows:
-            if self.open:
-                self._folder.note(finished=None)
-            else:
-                self._folder.finish({}, {})
-        super().close()
-
     # -----------------------------------------------------------------------------------------
 
     def _refuse_other_libraries(self) -> None:
@@ -258,9 +203,6 @@ class Comparison(Recording):
             for name in (name for name in LIBRARIES if then.get(name) != now[name]):
                 recorded = f"{name} {then.get(name)}, now {now[name]}"
                 raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")
-
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""
@@ -302,34 +244,7 @@ def choose(
     tables: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str, chip: Chip = SXM
 ) -> Pick:
     """Return our config for a problem on a GPU."""
-    if config == "auto":
-        return modelled(problem, chip)
-    return find(tables, problem, regime, context, chip)
-
-
-def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
-    """Return name, question and problems of a list, or of sizes.
-
-    Args:
-        shapes: file of the list; the suite if None and there are no sizes.
-        sizes: m, n and k of one problem after the other.
-        regime: ``steady`` takes only the problems of a list that are marked steady.
-
-    Raises:
-        SpecError, ValueError: a mistake in the file or the sizes; one line each.
-    """
-    if sizes:
-        if shapes is not None:
-            raise ValueError("give the problems as M N K or as a list with --shapes, not both")
-        if len(sizes) % 3:
-            raise ValueError(f"problems are M N K, one after the other, but got {len(sizes)} numbers")
-        triples = zip(*(iter(sizes),) * 3, strict=True)
-        return "shapes", "", tuple(dict.fromkeys(GemmProblem(*triple) for triple in triples))
-    listed = read_shapes(shapes)
-    problems = listed.of_regime(regime)
-    if not problems:
-        raise ValueError(f"no problem of {listed.name} is marked steady; mark one, or give problems as M N K")
-    return listed.name, listed.question, problems
+    return modelled(problem, chip) if config == "auto" else find(tables, problem, regime, context, chip)
 
 
 def tables_of(path: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:

@@ -13,15 +13,14 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
-from hopper_gemm.tune.measure.protocol import Protocol
-from hopper_gemm.tune.measure.race import even
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.search.objective import Objective, joint
+from hopper_gemm.tune.statistics import even
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.spec import Spec
 
 TWIN = "same machine code as"
 """Beginning of the reason of a row with the figures of another row."""
@@ -34,20 +33,17 @@ class Finals:
         spec: gives the number of finals of each case (:func:`place_of`).
         folder: results folder, with rows of the sweep and of earlier finals.
         noises: returns the noise floor of each case.
-        protocol: returns the protocol of a final.
         boards: boards of the workers that joined.
     """
 
     def __init__(
         self,
-        spec: SweepSpec,
+        spec: Spec,
         folder: StudyFolder,
         noises: Callable[[], Mapping[str, float]],
-        protocol: Callable[[Point], Protocol],
         boards: Collection[str],
     ) -> None:
-        self._spec, self._folder, self._noises = spec, folder, noises
-        self._protocol, self._boards = protocol, boards
+        self._spec, self._folder, self._noises, self._boards = spec, folder, noises, boards
         self._chosen: dict[str, list[Point]] = {}
         self._boards_of: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
@@ -87,7 +83,8 @@ class Finals:
         missing = self._missing(case, process)
         start = process * len(missing) // self._spec.final.processes
         points = (*missing[start:], *missing[:start])  # rotated, so that no config is the first of every process
-        return Task(points, self._protocol(points[0]), "final", process, child=f"{case} {process}", board=board)
+        protocol = self._spec.protocol(points[0].regime, final=True)
+        return Task(points, protocol, "final", process, child=f"{case} {process}", board=board)
 
     def dropped(self, task: Task) -> None:
         """Free a problem whose board is gone for good, for other boards."""
@@ -166,7 +163,7 @@ class Finals:
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
 
 
-def _chosen(spec: SweepSpec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
+def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
     """Return the best points of each case without twins, or the configs that serve all problems best."""
     objective, candidates = Objective(tuple(spec.objective)), set(legal)
     ran = [row for row in rows if row.ok and row.point in candidates]

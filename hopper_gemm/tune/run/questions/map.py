@@ -13,10 +13,9 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu, parts_for
@@ -24,22 +23,22 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
-from hopper_gemm.tune.measure.race import Look, Race
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.run.question import Member, Recording
-from hopper_gemm.tune.run.task import Task, ratio_of
-from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.run.question import Recording
+from hopper_gemm.tune.run.task import Joined, Task, ratio_of
+from hopper_gemm.tune.statistics import Look, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import Row, RowKey
 from hopper_gemm.tune.study.shapes import STRATA, expected_seconds
+from hopper_gemm.tune.study.spec import MenuSection, Spec
 
 STAGE = "map"
 
 LIBRARY = "heuristics"
 """Baseline beside torch.mm: the best of cuBLASLt's heuristic list, timed against the pick's first kernel."""
 
-DRAWN, PICKS = 24, 8
-"""Numbers of kernels of a problem that are drawn, and that the pick ranks best."""
+SEED = 28
+"""Usual seed of the order of the problems and of the drawn kernels."""
 
 PROTOCOL = Burst(rest=0.01, pairs=5)
 BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
@@ -56,53 +55,22 @@ AHEAD = 8
 """Tasks that a worker holds, two for each problem: kernels of later tasks compile meanwhile."""
 
 
-@dataclass(frozen=True)
-class MapSpec:
-    """Question of a map.
-
-    Args:
-        name, question: name and question of the list of problems.
-        problems: problems, each once.
-        seed: seed of the order of the problems and of the drawn kernels.
-        drawn, picks: numbers of kernels of a problem.
+def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip: Chip = SXM) -> dict[Point, str]:
+    """Return the points of a problem on a GPU, each with its origin: ``pick 1`` to ``pick 8``, ``drawn``, or both. The
+    drawn kernels depend on seed and problem alone.
     """
-
-    name: str
-    question: str
-    problems: tuple[GemmProblem, ...]
-    seed: int = 28
-    drawn: int = DRAWN
-    picks: int = PICKS
-
-    @cached_property
-    def order(self) -> list[GemmProblem]:
-        """The problems in the order in which they are measured."""
-        return random.Random(self.seed).sample(self.problems, len(self.problems))
-
-    def points(self, problem: GemmProblem, chip: Chip = SXM) -> dict[Point, str]:
-        """Return the points of a problem on a GPU, each with its origin: ``pick 1`` to ``pick 8``, ``drawn``, or both.
-        The drawn kernels depend on seed and problem alone.
-        """
-        picks = choices(problem, self.picks, chip=chip)
-        origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
-        first = next(iter(origins), None)
-        ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
-        able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
-        rng = random.Random(f"{self.seed} {problem} {problem.dtype} {problem.layouts}")
-        for kernel in rng.sample(able, min(self.drawn, len(able))):
-            origins.setdefault(kernel, []).append("drawn")
-        points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
-        if first is not None:
-            points[Point(problem, first, against=LIBRARY)] = "pick 1"
-        return points
-
-    @property
-    def digest(self) -> str:
-        """Digest of the question: problems, seed, numbers, menu and protocols."""
-        protocols = [protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)]
-        settings = [self.seed, self.drawn, self.picks, protocols, _menu_digest()]
-        text = json.dumps([*settings, [asdict(problem) for problem in self.problems]])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    picks = choices(problem, numbers.picks, chip=chip)
+    origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
+    first = next(iter(origins), None)
+    ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
+    able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
+    rng = random.Random(f"{seed} {problem} {problem.dtype} {problem.layouts}")
+    for kernel in rng.sample(able, min(numbers.drawn, len(able))):
+        origins.setdefault(kernel, []).append("drawn")
+    points = {Point(problem, kernel): ", ".join(origin) for kernel, origin in origins.items()}
+    if first is not None:
+        points[Point(problem, first, against=LIBRARY)] = "pick 1"
+    return points
 
 
 @cache
@@ -115,7 +83,7 @@ class Map(Recording):
     kernels, which are raced.
 
     Args:
-        spec: the question.
+        spec: spec with a ``menu``.
         out: results folder.
         gpu: name of the kind of GPU; empty until a worker joins.
         seconds: time after which no further problem is begun; None: no limit.
@@ -129,7 +97,7 @@ class Map(Recording):
 
     def __init__(
         self,
-        spec: MapSpec,
+        spec: Spec,
         out: Path,
         gpu: str,
         *,
@@ -138,30 +106,25 @@ class Map(Recording):
         say: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(spec.name, out, "measured", say)
-        self.spec, self.watch = spec, watch
+        assert spec.menu is not None
+        self.watch, self._seed, self._numbers = watch, spec.seed, spec.menu
         self._seconds, self._clock = seconds, clock
-        noted = {"name": spec.name, "seed": spec.seed, "drawn": spec.drawn, "picks": spec.picks, "data": "normal"}
-        identity = {"kernel": kernel_digest(), "spec": noted, "spec_digest": spec.digest}
-        self._new_provenance = fresh(
-            spec.name,
-            spec.question,
-            "measured",
-            protocols=[protocol_dict(protocol) for protocol in (BRIEF, PROTOCOL)],
-            **identity,
-        )
-        self._folder.refuse_another(identity_of(self._fresh({"name": gpu})))
+        self._problems = spec.multiplied
+        drawn, picks, protocols = spec.menu.drawn, spec.menu.picks, [protocol_dict(each) for each in (BRIEF, PROTOCOL)]
+        noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
+        settings = [spec.seed, drawn, picks, protocols, _menu_digest(), [asdict(each) for each in self._problems]]
+        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+        keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": digest}
+        super().__init__(fresh(spec.name, spec.question, "measured", protocols=protocols, **keys), out, say)
         self._until = float("inf")
         self._chip = SXM
-        self._open = deque(spec.order)
+        self._open = deque(random.Random(spec.seed).sample(self._problems, len(self._problems)))
         self._next_tasks: dict[str, Task] = {}
         """Drawn kernels of each worker's last problem."""
         self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
         """Points without a row of each problem when it was begun."""
         self._origins: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
-        self.missing: dict[str, str] = {}
-        """Baselines that cannot run here, with the reason."""
 
     @property
     def open(self) -> int:
@@ -174,7 +137,7 @@ class Map(Recording):
         )
         return len({*self._open, *begun})
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker; note each worker's board and missing baselines."""
         if not self._opened:
             self._chip = self._chip_for(member)
@@ -186,7 +149,7 @@ class Map(Recording):
         """Return enough tasks for the compilers to work ahead."""
         return AHEAD
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the drawn kernels of the worker's last problem, else the pick's kernels of the next problem."""
         if (drawn := self._next_tasks.pop(member.name, None)) is not None:
             return self.renewed(drawn, member)
@@ -202,7 +165,7 @@ class Map(Recording):
                 return self.renewed(tasks[0], member)
         return None
 
-    def renewed(self, task: Task, member: Member) -> Task:
+    def renewed(self, task: Task, member: Joined) -> Task:
         """Return a task of drawn kernels with a race against the best of their problem so far."""
         best = self._best.get(task.points[0].problem)
         if best is None or best.board != member.board or self._origins[task.points[-1]] != "drawn":
@@ -218,28 +181,15 @@ class Map(Recording):
         if (drawn := self._next_tasks.pop(worker, None)) is not None:
             self._open.append(drawn.points[0].problem)
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows with the origin of their kernels."""
         complete = [self._complete(row, how=self._origins[row.point]) for _, row in rows]
         self._folder.append(complete)
         for row in complete:
             self._remember(row)
-            self.watch(row, len(self.spec.problems) - len(self._open), len(self.spec.problems))
-
-    def close(self) -> None:
-        """Note whether everything was measured, and unlock the folder."""
-        if self._opened and self._folder.rows:
-            done = not self._open and not any(any(self._missing_points(problem)) for problem in self.spec.problems)
-            if done:
-                self._folder.finish({}, {})
-            else:
-                self._folder.note(finished=None)
-        super().close()
+            self.watch(row, len(self._problems) - len(self._open), len(self._problems))
 
     # -----------------------------------------------------------------------------------------
-
-    def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        return {**self._new_provenance, "gpu": gpu}
 
     def _begin(self) -> None:
         """Load the best rows from the folder; the time limit begins to run."""
@@ -250,7 +200,7 @@ class Map(Recording):
 
     def _missing_points(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
         """Return the points of a problem without a row: picks, and kernels that were only drawn."""
-        points = self.spec.points(problem, self._chip)
+        points = points_of(problem, self._numbers, self._seed, self._chip)
         self._origins |= points
         missing = [
             point

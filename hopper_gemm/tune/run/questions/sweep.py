@@ -8,25 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.model.point import Point
-from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict, seconds_of
-from hopper_gemm.tune.measure.race import ALONE, Look, Race
-from hopper_gemm.tune.run.question import Member, Recording, cublas_control
+from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
+from hopper_gemm.tune.run.question import Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
-from hopper_gemm.tune.run.task import Task, launch_key, ratio_of
-from hopper_gemm.tune.search.importance import importances
+from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of
 from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
-from hopper_gemm.tune.study.folder import identity_of
+from hopper_gemm.tune.search.trials import importances
+from hopper_gemm.tune.statistics import ALONE, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, count, place_of, points, rungs, space_of
-from hopper_gemm.tune.study.spec import SweepSpec
+from hopper_gemm.tune.study.space import Space, count, noted_rungs, place_of, points, space_of
+from hopper_gemm.tune.study.spec import Spec
 
 NOTE_SECONDS = 5.0
 """Seconds between two notes of the time spent on a search, so that a kill does not give it back."""
@@ -107,7 +107,7 @@ class Sweep(Recording):
 
     def __init__(
         self,
-        spec: SweepSpec,
+        spec: Spec,
         out: Path,
         provenance: Mapping[str, Any],
         *,
@@ -117,10 +117,10 @@ class Sweep(Recording):
         watch: Watcher = lambda progress: None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        super().__init__(spec.name, out, source, say)
+        keys = {"study": spec.name, "source": source, "spec_digest": spec.digest}
+        super().__init__({**provenance, **keys}, out, say)
         self.spec, self.watch = spec, watch
         self._source_provenance, self._only, self._trials = dict(provenance), only, trials
-        self._folder.refuse_another(identity_of({**provenance, "spec_digest": spec.digest, "source": source}))
         if only is not None and not self._space.total:
             where = provenance["replayed_from"]
             raise ResultsError(f"no point of {spec.name} is recorded in {where}; name another with --from")
@@ -161,8 +161,10 @@ class Sweep(Recording):
         space, legal, trials = self._space, self._legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
-        used = [(self.protocol(point), point.context) for point in legal]
-        seconds = [protocol.pairs * seconds_of(protocol, context) for protocol, context in used]
+        conditions = product(self.spec.regimes, self.spec.contexts)
+        protocols: dict[tuple[str, str], Protocol] = {each: self.spec.protocol(each[0]) for each in conditions}
+        cost = {each: protocol.pairs * seconds_of(protocol, each[1]) for each, protocol in protocols.items()}
+        seconds = [cost[point.regime, point.context] for point in legal]
         recorded, skipped = len(self._recorded()), space.total - len(space.points)
         open_points = max(0, most - recorded)
         minutes = open_points * (sum(seconds) / max(1, len(seconds))) / 60
@@ -179,17 +181,9 @@ class Sweep(Recording):
         provenance = self._folder.provenance or {}
         return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
-    def protocol(self, point: Point, final: bool = False) -> Protocol:
-        """Return the protocol by which a point is timed."""
-        spec = self.spec
-        if point.regime == "burst":
-            last = {"pairs": spec.final.burst_pairs, "rest": spec.final.burst_rest} if final else {}
-            return Burst(**{**spec.burst.model_dump(), **last})
-        return Steady(**{**spec.steady.model_dump(), **({"pairs": spec.final.steady_pairs} if final else {})})
-
     # -----------------------------------------------------------------------------------------
 
-    def joined(self, member: Member) -> None:
+    def joined(self, member: Joined) -> None:
         """Open the folder for the first worker, and note the board of each."""
         if self._earlier is None:
             self._earlier = self._warm_rows(member.gpu["name"])
@@ -203,10 +197,10 @@ class Sweep(Recording):
             return self.spec.ahead
         return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
 
-    def next(self, member: Member) -> Task | None:
+    def next(self, member: Joined) -> Task | None:
         """Return the task of a noise floor, of finals of a case whose search has ended, or of a point."""
         for lost, board in self._lost_controls:
-            if board == member.board and (control := self._control(lost, member, self.protocol(lost))):
+            if board == member.board and (control := self._control(lost, member, self.spec.protocol(lost.regime))):
                 return control
         # _trial may end a search, whose finals then begin: hence the second call of _final
         return self._final(member) or self._trial(member) or self._final(member)
@@ -216,7 +210,7 @@ class Sweep(Recording):
         if self._opened:
             self._search.left(worker, self._waiting.pop(worker, None))
 
-    def renewed(self, task: Task, member: Member) -> Task:
+    def renewed(self, task: Task, member: Joined) -> Task:
         """Return a point's task with the present leader of its case and twins of its launch. Without a noise floor no
         config is dropped."""
         if task.stage != "sweep":
@@ -224,7 +218,7 @@ class Sweep(Recording):
         (point,) = task.points
         case, race = place_of(point), ALONE
         if self.spec.race is not None:
-            looks = tuple(Look(*look) for look in self.spec.race.looks(point.regime == "burst"))
+            looks = self.spec.race.looks(point.regime)
             leader, noise = self._leaders.get(case), self._noise.get((case, member.board))
             race = Race(looks) if leader is None or noise is None else Race(looks, ratio_of(leader.figures), noise)
         twins = {code: str(row.point.config) for code, row in self._launches.get(launch_key(point), {}).items()}
@@ -235,7 +229,7 @@ class Sweep(Recording):
         if task.stage == "final":
             self._finals.dropped(task)
 
-    def take(self, rows: Sequence[tuple[Member, Row]]) -> None:
+    def take(self, rows: Sequence[tuple[Joined, Row]]) -> None:
         """Record rows, then inform finals, search and watcher. A row without a status is not in the replayed study."""
         complete = []
         for member, row in rows:
@@ -287,37 +281,38 @@ class Sweep(Recording):
 
     # -----------------------------------------------------------------------------------------
 
-    def _final(self, member: Member) -> Task | None:
+    def _final(self, member: Joined) -> Task | None:
         self._finals.add(self._search.ended())
         point = self._finals.claim(member.board)
         if point is None:
             return None
-        return self._control(point, member, self.protocol(point)) or self._finals.next(place_of(point), member.board)
+        control = self._control(point, member, self.spec.protocol(point.regime))
+        return control or self._finals.next(place_of(point), member.board)
 
-    def _trial(self, member: Member) -> Task | None:
+    def _trial(self, member: Joined) -> Task | None:
         point = self._waiting.pop(member.name, None) or self._search.propose(member.name)
         if point is None:
             return None
-        if control := self._control(point, member, self.protocol(point)):
+        protocol = self.spec.protocol(point.regime)
+        if control := self._control(point, member, protocol):
             self._waiting[member.name] = point
-        return control or self.renewed(Task((point,), self.protocol(point)), member)
+        return control or self.renewed(Task((point,), protocol), member)
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
         spec = self.spec
-        used = {regime: self.protocol(Point(spec.problems[0].problem(), "cublas", regime)) for regime in spec.regimes}
         return fresh(
             spec.name,
             spec.question,
             self._source,
             seed=spec.seed,
             **spec.table.model_dump(),
-            spec=spec.model_dump(mode="json", by_alias=True),
+            spec=spec.as_dict(),
             spec_digest=spec.digest,
-            **({"rungs": [rung.as_dict() for rung in rungs(spec)]} if spec.rungs else {}),
+            **({"rungs": noted_rungs(spec)} if spec.rungs else {}),
             **({"skipped": dict(self._space.refused)} if spec.skips else {}),
             **({"points": self._space.total} if spec.sampled else {}),
             **{
-                "protocols": [protocol_dict(protocol) for protocol in used.values()],
+                "protocols": [protocol_dict(spec.protocol(regime)) for regime in dict.fromkeys(spec.regimes)],
                 **self._source_provenance,
                 "gpu": gpu,
             },
@@ -338,8 +333,7 @@ class Sweep(Recording):
         owed = {case: n - counts[case] for case, n in finished.get("places", {}).items() if n > counts[case]}
         options: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
         self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **options)
-        protocol = partial(self.protocol, final=True)
-        self._finals = Finals(spec, folder, self._noises, protocol, self._boards)
+        self._finals = Finals(spec, folder, self._noises, self._boards)
         self._done = len(self._space.points) - len(self._legal) + len(recorded)
         self._total = len(self._space.points) - len(self._legal) + self._search.planned
         self._started = self._noted = time.monotonic()

@@ -1,10 +1,10 @@
-"""Tuning of problems: a sweep over the whole space, whose spec is made here."""
+"""Tuning of problems: the command's spec is widened to a sweep over the whole space."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import log2
 from pathlib import Path
@@ -20,7 +20,7 @@ from hopper_gemm.tune.parameters import DEFAULTS
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.spec import SearchedProblem, SweepSpec, checked
+from hopper_gemm.tune.study.spec import SearchedProblem, Spec, checked
 
 SHORT = 80e-6
 """Seconds of a launch up to which ``pdl`` is searched: each kernel sets itself up while the previous one drains. The
@@ -68,94 +68,81 @@ AHEAD = 24
 FINALS = 8
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a search.
-
-    Args:
-        regime, context: how configs are timed.
-        seconds: time of the search of a problem; :data:`SECONDS` if neither seconds nor trials are given.
-        trials: configs of a problem to measure.
-        sampler: one of :data:`hopper_gemm.tune.search.catalogue.SAMPLERS`.
-        warm_start: results folders whose rows the sampler learns from.
-        tuned_first: begin with configs of the recorded tables for the problem and for its nearest neighbours.
-        pdl: search programmatic dependent launch as well; None: in the chained context, for launches shorter than
-            :data:`SHORT`. A kernel between other kernels hardly gains by it.
-        finals: configs that are measured again in fresh processes.
-    """
-
-    regime: str = "burst"
-    context: str = "isolated"
-    seconds: float | None = None
-    trials: int | None = None
-    sampler: str = "gp"
-    warm_start: tuple[Path, ...] = ()
-    tuned_first: bool = True
-    pdl: bool | None = None
-    finals: int | None = None
-
-
 def question(
-    problems: Sequence[GemmProblem], options: Options, listed: str = "", recorded: Study | None = None
-) -> SweepSpec:
-    """Return the sweep that tunes problems, each in the whole space, or in the space of a recorded study.
+    problems: Sequence[GemmProblem],
+    keys: Mapping[str, Any],
+    *,
+    listed: str = "",
+    recorded: Study | None = None,
+    tuned_first: bool = True,
+    pdl: bool | None = None,
+) -> Spec:
+    """Return the spec that tunes problems, each in the whole space, or in the space of a recorded study.
 
     Args:
         problems: problems, each once.
-        options: options of the search.
+        keys: keys of the spec that the command line gives, in place of the usual ones; the seconds of ``budget`` are
+            those of a problem, :data:`SECONDS` if neither seconds nor trials are given.
         listed: name of the list of problems; empty for a single problem.
         recorded: study to replay.
+        tuned_first: begin with configs of the recorded tables for the problem and for its nearest neighbours.
+        pdl: search programmatic dependent launch as well; None: in the chained context, for launches shorter than
+            :data:`SHORT`. A kernel between other kernels hardly gains by it.
 
     Raises:
-        SpecError, ResultsError: a mistake in options or study; one line each.
+        SpecError, ResultsError: a mistake in keys or study; one line each.
     """
-    problem, regime, context = problems[0], options.regime, options.context
+    keys = {"regimes": ["burst"], "contexts": ["isolated"], "sampler": "gp", "budget": {"seconds": SECONDS}, **keys}
+    problem, (regime,), (context,) = problems[0], keys["regimes"], keys["contexts"]
     what = f"{problem} {problem.dtype}" if not listed else f"each problem of {listed}"
-    space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": SEEDS}
-    space["problems"] = [_problem_section(problem, options) for problem in problems]
-    if recorded is not None:
+    if recorded is None:
+        chained = pdl is None and context == "chained"
+        space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": SEEDS, "problems": []}
+        for each in problems:
+            own = _problem_space(each, bool(pdl), chained)
+            warm = _tuned_grids(each, regime, context, own, recorded_entries()) if tuned_first else []
+            keep = {"keep": KEEP + KEEP // 2} if own.keys() & {"pdl", "pace", "scheduler"} else {}
+            space["problems"].append({**each.as_dict(), "space": own, "known": warm, **keep})
+    else:
         spec = recorded.provenance["spec"]
         if not spec.get("space") or spec.get("rungs"):
             raise ResultsError(f"{shown(recorded.path)} is no grid and cannot be searched; name another with --from")
         space = {name: spec[name] for name in ("space", "grids", "keep", "lower_to_fit") if spec.get(name)}
         space["problems"] = [sizes for sizes in spec["problems"] if SearchedProblem(**sizes).problem() == problem]
-    raw = {
-        "name": study_name(listed or str(problem), problem, options),
+    budget = dict(keys["budget"])
+    if "seconds" in budget:
+        budget["seconds"] *= len(problems)
+    usual = {
+        "name": study_name(listed or str(problem), problem, regime, context),
         "question": f"Which config is the fastest for {what} in the {regime} regime, {context}?",
-        "regimes": [regime],
-        "contexts": [context],
-        "sampler": options.sampler,
         "skip_illegal": True,
-        "warm_start": list(map(str, options.warm_start)),
-        "budget": _budget(options, len(problems)),
         "race": {"far": FAR},
         "burst": {"pairs": PAIRS, "rest": REST},
         "ahead": AHEAD,
-        "final": {"best": FINALS if options.finals is None else options.finals, "burst_pairs": PAIRS},
         "table": {"rows": "tile_m", "cols": "tile_n"},
-        **space,
     }
-    return checked(raw, "tune")
+    final = {"best": FINALS, "burst_pairs": PAIRS, **keys.get("final", {})}
+    return checked({**usual, **keys, "budget": budget, "final": final, **space}, "tune")
 
 
-def study_name(what: str, problem: GemmProblem, options: Options) -> str:
+def study_name(what: str, problem: GemmProblem, regime: str, context: str) -> str:
     """Return the name of a tuning run and of its folder: ``tune-4096x4096x4096-burst``, followed by a context other
     than isolated, ``batch-invariant``, and for a single problem a type other than bf16 and layouts other than kk."""
-    unusual = [] if options.context == "isolated" else [options.context]
+    unusual = [] if context == "isolated" else [context]
     unusual += ["batch-invariant"] * problem.batch_invariant
     if what == str(problem):
         unusual += [problem.dtype.replace("_", "-")] * (problem.dtype != "bf16")
         unusual += [problem.layouts] * (problem.layouts != "kk")
-    return "-".join(["tune", what, options.regime, *unusual])
+    return "-".join(["tune", what, regime, *unusual])
 
 
-def recorded_problem(problem: GemmProblem, options: Options) -> Path:
+def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
     """Return the folder of the recorded study with the most rows of a problem.
 
     Raises:
         ResultsError: no recorded study has rows of the problem.
     """
-    counted, wanted = [], (problem, options.regime, options.context, "normal")
+    counted, wanted = [], (problem, regime, context, "normal")
     for folder in recorded_folders():
         study = read_study(folder)
         points = [row.point for row in study.stage("sweep")]
@@ -163,10 +150,9 @@ def recorded_problem(problem: GemmProblem, options: Options) -> Path:
         if rows and not study.provenance["spec"].get("rungs"):
             counted.append((rows, folder))
     if not counted:
-        conditions = f"{problem} {problem.dtype} {options.regime} {options.context}"
         raise ResultsError(
-            f"there is no recorded study of {conditions}; name one with --from, name another --context, or tune it on "
-            "a Hopper GPU"
+            f"there is no recorded study of {problem} {problem.dtype} {regime} {context}; name one with --from, name "
+            "another --context, or tune it on a Hopper GPU"
         )
     return max(counted)[1]
 
@@ -181,29 +167,12 @@ def _space() -> dict[str, Any]:
     return {"space": space, "grids": grids}
 
 
-def _problem_section(problem: GemmProblem, options: Options) -> dict[str, Any]:
-    """Return a problem's section of the sweep's spec."""
-    space = _problem_space(problem, options)
-    return {
-        **problem.as_dict(),
-        "space": space,
-        "known": _tuned_grids(problem, options, space, recorded_entries()) if options.tuned_first else [],
-        **({"keep": KEEP + KEEP // 2} if space.keys() & {"pdl", "pace", "scheduler"} else {}),
-    }
-
-
-def _budget(options: Options, problems: int) -> dict[str, float]:
-    if options.trials is not None and options.seconds is None:
-        return {"trials": options.trials}
-    seconds = {"seconds": (options.seconds or SECONDS) * problems}
-    return seconds if options.trials is None else {**seconds, "trials": options.trials}
-
-
-def _problem_space(problem: GemmProblem, options: Options) -> dict[str, Any]:
-    """Return the parameters beside the tiles that are searched for a problem, by its size and the context."""
+def _problem_space(problem: GemmProblem, pdl: bool, chained: bool) -> dict[str, Any]:
+    """Return the parameters beside the tiles that are searched for a problem, by its size; ``pdl`` always, or if
+    launches are chained and short."""
     seconds = predict(choose(problem), problem).seconds
     space: dict[str, Any] = {}
-    if (options.context == "chained" and seconds < SHORT) if options.pdl is None else options.pdl:
+    if pdl or (chained and seconds < SHORT):
         space["pdl"] = [False, True]
     if seconds > COUNTED:
         space["scheduler"] = ["static", "dynamic"]
@@ -217,7 +186,7 @@ def _problem_space(problem: GemmProblem, options: Options) -> dict[str, Any]:
 
 
 def _tuned_grids(
-    problem: GemmProblem, options: Options, space: dict[str, Any], entries: Sequence[TunedEntry]
+    problem: GemmProblem, regime: str, context: str, space: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
     """Return grids that begin at tuned configs: of this problem in any regime and context, then of the nearest
     problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k forward."""
@@ -229,7 +198,7 @@ def _tuned_grids(
 
     others = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {*same}
     nearest = sorted(others, key=distance)[:NEAR]
-    near = [pick(entries, other, options.regime, options.context).config for other in nearest]
+    near = [pick(entries, other, regime, context).config for other in nearest]
     best = [*(entry.config for entry in entries if entry.problem in same), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in space else []

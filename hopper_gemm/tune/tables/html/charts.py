@@ -277,11 +277,11 @@ def _importances(study: Study) -> Mapping[str, Any]:
         return noted
     from pydantic import ValidationError
 
-    from hopper_gemm.tune.search.importance import importances
-    from hopper_gemm.tune.study.spec import SweepSpec
+    from hopper_gemm.tune.search.trials import importances
+    from hopper_gemm.tune.study.spec import Spec
 
     try:
-        return importances(SweepSpec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
+        return importances(Spec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
     except (ValidationError, ValueError):  # a spec of an earlier schema
         return {}
 

@@ -8,7 +8,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hopper_gemm.cli import app
-from hopper_gemm.tune.search.journal import write_journal
+from hopper_gemm.tune.search.trials import write_journal
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from tests.tune.tables.making import row, write_study

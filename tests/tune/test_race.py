@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.tune.measure.race import even, hopeless
-from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.statistics import Ratio, even, hopeless
 
 
 def ratio(low, median, high) -> Ratio:
