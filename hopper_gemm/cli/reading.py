@@ -267,6 +267,23 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
 
 @command
+def seal(
+    paths: Annotated[list[Path], typer.Argument(help="Results folders and tuned tables.")],
+    ended: Annotated[
+        bool, typer.Option("--ended", help="Also note the rows of a study that was stopped as all that it has.")
+    ] = False,
+) -> None:
+    """Write the sums of studies and tuned tables anew, once you know that they are right.
+
+    For files of earlier versions, which carry none, and files that you corrected. What they say is checked as always.
+    """
+    from hopper_gemm.tune.study.seal import seal as sealed
+
+    for path in paths:
+        print(sealed(path, ended))
+
+
+@command
 def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
