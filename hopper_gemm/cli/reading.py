@@ -343,10 +343,13 @@ def store(
     as_json: options.Json = False,
 ) -> None:
     """Say where compiled kernels are kept, or remove them."""
+    from hopper_gemm.compiler.shared import clear_libraries
     from hopper_gemm.compiler.store import KernelStore, default_store
 
     kernels = KernelStore(default_store())
     usage = kernels.clear() if clear else kernels.usage()
+    if clear:
+        clear_libraries()
     if as_json:
         print(json.dumps({"path": str(kernels.root), **asdict(usage), "cleared": clear}))
         return

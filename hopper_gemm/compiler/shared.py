@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.abi import DEFINITIONS
-from hopper_gemm.compiler.store import FOLDER, default_store, trusted
+from hopper_gemm.compiler.store import FOLDER, default_store
+from hopper_gemm.compiler.trust import opened_folder, read_trusted
+from hopper_gemm.model.sealed import is_whole, with_sum
 from hopper_gemm.model.tuned import replace_file
 
 RUNTIME = "libcute_dsl_runtime.so"
@@ -78,27 +80,40 @@ def _runtime_loaded() -> bool:
 
 
 def kept_library(name: str, make: Callable[[], bytes | None]) -> Path | None:
-    """A shared library by its name: that of the package, else that in the user's cache, else made now. None where there
-    is none of these, or where others may write to that cache.
+    """A shared library by its name: that of the package, else that in the user's cache, else made now; a damaged one
+    counts as missing, since a cut one would end the process that loads it. None where there is none of these, or where
+    others may write to that cache.
 
     Args:
         name: of the file.
         make: makes it; None where it cannot.
     """
-    kept = default_store().parent / "libraries" / name
-    if (FOLDER / name).is_file():
-        return FOLDER / name
+    kept = kept_libraries() / name
+    with contextlib.suppress(OSError):
+        if is_whole((FOLDER / name).read_bytes()):
+            return FOLDER / name
     with contextlib.suppress(OSError):  # a StoreError too
-        if not kept.is_file():
-            made = make()
-            if made is None:
-                return None
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if is_whole(read_trusted(kept)):
+                return kept
+        made = make()
+        if made is None:
+            return None
+        with opened_folder(kept.parent, make=True):
             replace_file(kept, made)
-        trusted(kept.parent.stat(), kept.parent)
-        trusted(kept.stat(), kept)
         return kept
     return None
+
+
+def kept_libraries() -> Path:
+    """Return the folder of libraries in the user's cache."""
+    return default_store().parent / "libraries"
+
+
+def clear_libraries() -> None:
+    """Remove the libraries in the user's cache."""
+    for path in kept_libraries().glob("*"):
+        path.unlink(missing_ok=True)
 
 
 def library_name(source: Path, version: str) -> str:
@@ -109,7 +124,8 @@ def library_name(source: Path, version: str) -> str:
 
 
 def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | None:
-    """A source as a shared library, by the first compiler that there is; None without one, or where it fails."""
+    """A source as a shared library with its sum, by the first compiler that there is; None without one, or where it
+    fails."""
     compiler = next(filter(None, map(shutil.which, compilers)), None)
     if compiler is None:
         return None
@@ -117,4 +133,4 @@ def compiled(compilers: Sequence[str], source: Path, *options: str) -> bytes | N
         made = Path(scratch) / "made.so"
         command = [compiler, "-O2", "-shared", "-fPIC", *DEFINITIONS, "-o", str(made), str(source), *options]
         run = subprocess.run(command, capture_output=True, check=False)
-        return made.read_bytes() if run.returncode == 0 else None
+        return with_sum(made.read_bytes()) if run.returncode == 0 else None

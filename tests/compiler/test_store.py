@@ -10,14 +10,14 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hopper_gemm.compiler import compile as compile_module
-from hopper_gemm.compiler import loader
+from hopper_gemm.compiler import loader, trust
+from hopper_gemm.compiler import store as store_module
 from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.compile import Compiled
@@ -137,6 +137,9 @@ def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
 
 DAMAGE = {
     "report cut off": lambda report, object_file: report.write_text('{"registers": 1'),
+    "a digit of the report changed": lambda report, object_file: report.write_text(
+        report.read_text().replace("0", "1", 1)
+    ),
     "report of another form": lambda report, object_file: report.write_text("[1, 2]"),
     "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(asdict(REPORT))),
     "report is no text": lambda report, object_file: report.write_bytes(b"\xff\xfe"),
@@ -218,6 +221,59 @@ def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, mon
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
     assert object_file.read_bytes() == b"a whole kernel"
+
+
+@pytest.mark.parametrize("how", ["owner", "group may write", "others may write"])
+def test_a_folder_above_in_which_others_can_exchange_the_store_is_refused_unless_it_is_sticky(
+    tmp_path, monkeypatch, how
+):
+    """As /tmp is: there only its owner can rename a folder."""
+    above, kernel = tmp_path / "above", KernelId.of(GemmConfig(), PROBLEM)
+    store = KernelStore(above / "between" / "store")
+    store.put(kernel, b"a whole kernel", REPORT)
+    if how == "owner":
+        given_away(above, monkeypatch)
+    else:
+        above.chmod(0o720 if how.startswith("group") else 0o702)
+    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT), store.clear):
+        with pytest.raises(StoreError, match=f"^{above} must .*; .*set XDG_CACHE_HOME to another folder$"):
+            refused()
+    if how != "owner":
+        above.chmod(0o1777)
+        assert store.report(kernel) == REPORT
+
+
+def test_a_folder_that_was_exchanged_after_it_was_checked_is_not_read(entry, monkeypatch):
+    """The object is read in the folder that was opened, whatever has its name by then."""
+    store, kernel = entry
+    read = trust.read_in
+
+    def exchanged(handle, path):
+        if path.suffix == ".o":
+            store.root.rename(store.root.with_name("mine"))
+            store.root.mkdir()
+            store.object_file(kernel).write_bytes(b"a stranger's")
+        return read(handle, path)
+
+    monkeypatch.setattr(store_module, "read_in", exchanged)
+    assert store.report(kernel) == REPORT
+
+
+def test_folders_are_made_for_their_owner_alone_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        KernelStore(tmp_path / "cache" / "hopper-gemm" / "kernels").prepare()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(entry, tmp_path):
+    store, kernel = entry
+    object_file = store.object_file(kernel)
+    object_file.rename(tmp_path / "elsewhere.o")
+    object_file.symlink_to(tmp_path / "elsewhere.o")
+    assert store.report(kernel) is None
 
 
 def test_folder_and_files_are_for_their_owner_alone(entry):
@@ -332,10 +388,10 @@ def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
     write = KernelStore._write
 
-    def refuse(store, path, content):
+    def refuse(store, folder, path, content):
         if store.root == root:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(store, path, content)
+        write(store, folder, path, content)
 
     monkeypatch.setattr(KernelStore, "_write", refuse)
 
@@ -345,7 +401,7 @@ def read_only(monkeypatch, root):
     opened = os.open
 
     def refuse(path, flags, *mode, **where):
-        if flags & os.O_CREAT and Path(path).parent == root:
+        if flags & os.O_CREAT and os.readlink(f"/proc/self/fd/{where['dir_fd']}") == str(root):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, flags, *mode, **where)
 
