@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.guard.binaries import FOLDER
+from hopper_gemm.lab.guard.check import CODES
 from hopper_gemm.model.sealed import sealed
 
 ROOT = Path(__file__).parents[1]
@@ -97,8 +98,10 @@ def copy_guarded(results: Path, change: Callable[[dict[str, Any]], dict[str, Any
     for about in (RECORDED / FOLDER).glob("*.json"):
         raw = json.loads(about.read_text())
         if wanted(raw) and any(raw["config"] == one["config"] for one in kept):
-            (results / FOLDER / about.name).write_text(json.dumps(changed(raw)))
+            (results / FOLDER / about.name).write_text(sealed(changed(raw)))
             shutil.copy(RECORDED / FOLDER / f"{raw['object'][:16]}.o", results / FOLDER)
+    stems = [path.stem for path in (results / FOLDER).glob("*.json")]
+    (results / CODES).write_text(sealed({"kernels": dict.fromkeys(stems)}))
 
 
 USUAL = ("burst", "isolated", "bf16")
