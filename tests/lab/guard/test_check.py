@@ -280,7 +280,7 @@ def test_a_binary_that_is_gone_or_that_nothing_lists_is_missed(tmp_path):
         listed_binaries(tmp_path / FILE)
     gone.write_text(text)
     gone.with_name("another.json").write_text(text)
-    with pytest.raises(RecordedBinaryError, match="another.json must have the name"):
+    with pytest.raises(RecordedBinaryError, match=r"another\.json must have the name"):
         listed_binaries(tmp_path / FILE)
     gone.with_name("another.json").unlink()
     listing.unlink()
