@@ -272,6 +272,7 @@ def seal(
     ended: Annotated[
         bool, typer.Option("--ended", help="Also note the rows of a study that was stopped as all that it has.")
     ] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write the sums of studies and tuned tables anew, once you know that they are right.
 
@@ -279,8 +280,8 @@ def seal(
     """
     from hopper_gemm.tune.study.seal import seal as sealed
 
-    for path in paths:
-        print(sealed(path, ended))
+    written = [sealed(path, ended) for path in paths]
+    print(json.dumps(written) if as_json else "\n".join(written))
 
 
 @command
