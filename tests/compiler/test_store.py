@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -30,6 +31,7 @@ from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
+from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(4096, 4096, 4096)
 REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
@@ -58,6 +60,20 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda *classes: "other sources")
     others.append(digest(GemmConfig()))
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_every_module_that_shapes_the_code_is_a_source_of_its_key():
+    """What a source imports of the package is a source too, or the store, which holds the list."""
+    root = ROOT / "hopper_gemm"
+    sources = {path for pattern in store_module.SOURCES for path in root.glob(pattern)}
+    imported = set()
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hopper_gemm."):
+                module = ROOT.joinpath(*node.module.split("."))
+                names = [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
+                imported |= {path for path in names if path.is_file()}
+    assert imported - sources == {root / "compiler/store.py"}
 
 
 def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
@@ -121,7 +137,7 @@ def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs
 def entry(tmp_path):
     """A store with one whole entry, and its kernel."""
     store, kernel = KernelStore(tmp_path / "store"), KernelId.of(GemmConfig(), PROBLEM)
-    store.put(kernel, b"a whole kernel", REPORT)
+    store.put(kernel, b"a whole kernel", REPORT, b"a whole library")
     return store, kernel
 
 
@@ -143,6 +159,7 @@ DAMAGE = {
     "report of another form": lambda report, object_file: report.write_text("[1, 2]"),
     "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(asdict(REPORT))),
     "report is no text": lambda report, object_file: report.write_bytes(b"\xff\xfe"),
+    "another shared library": lambda report, object_file: object_file.with_suffix(".so").write_bytes(b"another"),
     "report missing": lambda report, object_file: report.unlink(),
     "object missing": lambda report, object_file: object_file.unlink(),
     "object cut off": lambda report, object_file: object_file.write_bytes(b"a whole"),

@@ -115,6 +115,14 @@ def test_other_rows_than_were_written_are_refused(tmp_path, damage):
         read_rows(tmp_path)
 
 
+def test_a_row_is_on_the_disk_before_it_is_counted(tmp_path, steps):
+    """A machine that loses its power has every row that its count says."""
+    rows = Rows(tmp_path)
+    steps.clear()
+    rows.add(ONE)
+    assert steps == [(tmp_path / FILE).stat().st_size, (tmp_path / TOTAL).stat().st_size, TOTAL, "folder"]
+
+
 def test_a_row_has_the_date_of_its_check(tmp_path):
     Rows(tmp_path).add(ONE)
     (row,) = read_rows(tmp_path)
