@@ -37,7 +37,7 @@ from pathlib import Path
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, versions
 from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
-from hopper_gemm.lab.guard.binaries import FOLDER, recorded_binaries
+from hopper_gemm.lab.guard.check import listed_binaries
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
@@ -111,7 +111,7 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
     for entry in recorded_entries():
         yield "tuned", KernelId.of(entry.config, entry.problem)
     for table in recorded_tables().values():
-        for binary in recorded_binaries(table.parent / FOLDER):
+        for binary in listed_binaries(table):
             yield "recorded", KernelId.of(binary.config, binary.problem)
     ladder = read_study(next(iter(recorded_tables().values())).parent / "ladder")
     points = [row.point for row in ladder.rows if not row.point.is_baseline]

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.guard.binaries import FOLDER
+from hopper_gemm.lab.guard.check import CODES
+from hopper_gemm.model.sealed import sealed
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "results/h200"
@@ -90,14 +92,16 @@ def copy_guarded(results: Path, change: Callable[[dict[str, Any]], dict[str, Any
         problem = raw["problem"]
         return tuple(problem[name] for name in "mnk") in PROBLEMS and problem["layouts"] == "kk"
 
-    entries = json.loads((RECORDED / "best_configs.json").read_text())
+    entries = json.loads((RECORDED / "best_configs.json").read_text())["entries"]
     kept = [one for one in entries if wanted(one) and (one["regime"], one["context"], one["problem"]["dtype"]) == USUAL]
-    (results / "best_configs.json").write_text(json.dumps([changed(one) for one in kept]))
+    (results / "best_configs.json").write_text(sealed({"entries": [changed(one) for one in kept]}))
     for about in (RECORDED / FOLDER).glob("*.json"):
         raw = json.loads(about.read_text())
         if wanted(raw) and any(raw["config"] == one["config"] for one in kept):
-            (results / FOLDER / about.name).write_text(json.dumps(changed(raw)))
+            (results / FOLDER / about.name).write_text(sealed(changed(raw)))
             shutil.copy(RECORDED / FOLDER / f"{raw['object'][:16]}.o", results / FOLDER)
+    stems = [path.stem for path in (results / FOLDER).glob("*.json")]
+    (results / CODES).write_text(sealed({"kernels": dict.fromkeys(stems)}))
 
 
 USUAL = ("burst", "isolated", "bf16")

@@ -124,9 +124,9 @@ def steps(monkeypatch):
         found.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
         fsync(handle)
 
-    def named(old, new):
+    def named(old, new, **where):
         found.append(Path(new).name)
-        replace_file(old, new)
+        replace_file(old, new, **where)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", named)

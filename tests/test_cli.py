@@ -170,7 +170,7 @@ def foreign(**changed):
     ("name", "content", "message"),
     [
         ("provenance.json", b"[]", "must hold an object of JSON but holds a list"),
-        ("provenance.json", b"{}", "the key schema_version is missing"),
+        ("provenance.json", b"{}", "carries no sum"),
         ("rows.csv", b"\xff\xfe\x00", "line 1, column 1: byte 0xff is not UTF-8"),
         ("rows.csv", b"study,stage,m,n\n1,2,3,4\n", "line 1: lacks the column"),
         ("rows.csv", foreign(m="inf"), "line 2: m must be an integer but got 'inf'"),

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from docs.generate import todays_code as today
-from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, studies
+from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.sources import PIPELINING, recorded
@@ -527,6 +527,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "between": studies.between,
     "edge": studies.edge,
     "answer-map": studies.map_answer,
+    "answer-samplers": studies.samplers_answer,
+    "map-h100-origin": studies.map_h100_origin,
+    "shares-of-gpus": sources.shares_of_gpus,
+    "suite-origin": comparisons.suite_origin,
+    "chained-origin": comparisons.chained_origin,
     "headline": comparisons.headline,
     "suite-on-h100s": comparisons.suite_on_h100s,
     "suite": comparisons.suite,

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import hopper_gemm
+from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.measure.device import NoHopperError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -61,7 +62,7 @@ def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     """Print a line for each mistake on stderr, and exit."""
     for line in message.splitlines():
-        print(f"hopper-gemm: {line}", file=sys.stderr)
+        print(f"hopper-gemm: {printable(line)}", file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -95,7 +96,7 @@ def command(body: Callable[..., None], commands: typer.Typer = app) -> Callable[
 
 def stderr(text: str) -> None:
     """Print progress or a warning on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def saying(as_json: bool) -> Callable[[str], None]:

@@ -266,6 +266,24 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
 
 @command
+def seal(
+    paths: Annotated[list[Path], typer.Argument(help="Results folders and tuned tables.")],
+    ended: Annotated[
+        bool, typer.Option("--ended", help="Also note the rows of a study that was stopped as all that it has.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write the sums of studies and tuned tables anew, once you know that they are right.
+
+    For files of earlier versions, which carry none, and files that you corrected. What they say is checked as always.
+    """
+    from hopper_gemm.tune.study.seal import seal as sealed
+
+    written = [sealed(path, ended) for path in paths]
+    print(json.dumps(written) if as_json else "\n".join(written))
+
+
+@command
 def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
@@ -325,10 +343,14 @@ def store(
     as_json: options.Json = False,
 ) -> None:
     """Say where compiled kernels are kept, or remove them."""
+    from hopper_gemm.compiler.extension import kept_libraries
     from hopper_gemm.compiler.store import KernelStore, default_store
 
     kernels = KernelStore(default_store())
     usage = kernels.clear() if clear else kernels.usage()
+    if clear:
+        for library in kept_libraries().glob("*"):
+            library.unlink(missing_ok=True)
     if as_json:
         print(json.dumps({"path": str(kernels.root), **asdict(usage), "cleared": clear}))
         return

@@ -21,7 +21,9 @@ from pathlib import Path
 from types import ModuleType
 
 from hopper_gemm.compiler.abi import DEFINITIONS
-from hopper_gemm.compiler.store import FOLDER, default_store, trusted
+from hopper_gemm.compiler.store import FOLDER, default_store
+from hopper_gemm.compiler.trust import opened_folder, read_trusted
+from hopper_gemm.model.sealed import is_whole, with_sum
 from hopper_gemm.model.tuned import replace_file
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -38,32 +40,42 @@ def extension_name(source: Path) -> str | None:
 
 
 def extension_of(source: Path, build: bool = False) -> Path | None:
-    """The library of a source: that of the package, else that in the user's cache. None where there is neither, or
-    where others may write to that cache.
+    """The library of a source: that of the package, else that in the user's cache; a damaged one counts as missing,
+    since a cut one would end the process that loads it. None where there is neither, or where others may write to that
+    cache.
 
     Args:
         source: one file, of C++.
         build: make it where there is none; it needs a C++ compiler and the headers of Python.
     """
     name = extension_name(source)
-    if name is None or (FOLDER / name).is_file():
-        return None if name is None else FOLDER / name
-    kept = default_store().parent / "libraries" / name
+    if name is None:
+        return None
+    with contextlib.suppress(OSError):
+        if is_whole((FOLDER / name).read_bytes()):
+            return FOLDER / name
+    kept = kept_libraries() / name
     with contextlib.suppress(OSError):  # a StoreError too
-        if not kept.is_file():
-            made = built_extension(source) if build else None
-            if made is None:
-                return None
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if is_whole(read_trusted(kept)):
+                return kept
+        made = built_extension(source) if build else None
+        if made is None:
+            return None
+        with opened_folder(kept.parent, make=True):
             replace_file(kept, made, 0o600)
-        trusted(kept.parent.stat(), kept.parent)
-        trusted(kept.stat(), kept)
         return kept
     return None
 
 
+def kept_libraries() -> Path:
+    """Folder of libraries in the user's cache."""
+    return default_store().parent / "libraries"
+
+
 def built_extension(source: Path) -> bytes | None:
-    """A source as an extension of this torch and this Python; None without a compiler, or where it fails."""
+    """A source as an extension of this torch and this Python, with its sum; None without a compiler or where it
+    fails."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     try:
         torch, tvm_ffi = _folder("torch"), _folder("tvm_ffi")
@@ -79,7 +91,7 @@ def built_extension(source: Path) -> bytes | None:
         made = Path(scratch) / "made.so"
         command = [compiler, *flags, "-o", str(made), str(source), *libraries]
         run = subprocess.run(command, capture_output=True, check=False)
-        return made.read_bytes() if run.returncode == 0 else None
+        return with_sum(made.read_bytes()) if run.returncode == 0 else None
 
 
 def load_extension(library: Path) -> ModuleType | None:

@@ -6,9 +6,9 @@ its calling convention, and the architecture. Nothing else: another GPU of the s
 another Python load the same file.
 
 An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
-object file and of the shared library made of it, and the digest of its kernel, all checked at every look-up; an
-inconsistent entry counts as missing, and is compiled again. Folders are made 0700; a file or folder that another user
-owns (root excepted) or may write is refused.
+object file and of the shared library made of it, the digest of its kernel, and a sum of itself, all checked at every
+look-up; an inconsistent entry counts as missing, and is compiled again. :mod:`hopper_gemm.compiler.trust` opens folders
+and files, and refuses those that another user owns or may write.
 
 A package may bring machine code too: a folder for each kind of host, with the library and the report of each kernel of
 the menu, named likewise, made when its wheel is built and trusted as the package's own code is. A checkout has none,
@@ -20,13 +20,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import fcntl
-import hashlib
 import io
 import json
 import os
 import platform
 import re
-import stat
+import secrets
 import tokenize
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -35,11 +34,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.trust import StoreError, opened_folder, read_in, read_trusted
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.sealed import sealed, sha256, unsealed
 from hopper_gemm.model.tuned import replace_file
 
 DSL = "nvidia-cutlass-dsl"
@@ -55,6 +56,7 @@ SOURCES = (
     "compiler/compile.py",
 )
 LOCK = ".lock"
+LOCKING = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
 """What the package brings for this kind of host."""
@@ -64,10 +66,6 @@ FUNCTION = "hopper_gemm"
 
 ENTRY = re.compile(r"\.?[0-9a-f]{32}\.(json|o|so)")
 """Beginning of the name of an entry's file; a half-written file begins with a dot and has a further suffix."""
-
-
-class StoreError(PermissionError):
-    """The store cannot be trusted: another user owns it or may write to it. The message gives the fix."""
 
 
 class UnwritableError(OSError):
@@ -134,7 +132,7 @@ class PaddingId:
 
 def _entry_digest(kernel: object, sources: str) -> str:
     parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-    return _sha256(json.dumps(parts, sort_keys=True).encode())[:32]
+    return sha256(json.dumps(parts, sort_keys=True).encode())[:32]
 
 
 AnyId = KernelId | PaddingId
@@ -157,14 +155,12 @@ def source_digest(*classes: str) -> str:
     paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
     sources = [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
     # parsing all sources takes a tenth of a second, in every process that loads a kernel: the digest is kept
-    kept = default_store().parent / "sources" / _sha256(repr(sources).encode())
+    kept = default_store().parent / "sources" / sha256(repr(sources))
     with contextlib.suppress(OSError, ValueError):
-        if re.fullmatch("[0-9a-f]{16}", digest := _read(kept).decode("ascii")):
+        if re.fullmatch("[0-9a-f]{16}", digest := read_trusted(kept).decode("ascii")):
             return digest
-    bare = "".join(name + bare_code(content.decode()) for name, content in sources)
-    digest = _sha256(bare.encode())[:16]
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    digest = sha256("".join(name + bare_code(content.decode()) for name, content in sources))[:16]
+    with contextlib.suppress(OSError), opened_folder(kept.parent, make=True):
         replace_file(kept, digest.encode(), 0o600)
     return digest
 
@@ -193,8 +189,8 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
     """Resources and shared library of a kernel that the package brings; None if there is none, or damaged."""
     library = FOLDER / f"{kernel.digest}.so"
     try:
-        entry = json.loads(library.with_suffix(".json").read_bytes())
-        if entry.pop("shared") != _sha256(library.read_bytes()):
+        entry = unsealed(library.with_suffix(".json").read_text())
+        if entry.pop("shared") != sha256(library.read_bytes()):
             return None
         return CubinReport(**entry), library
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -228,18 +224,18 @@ class KernelStore:
             StoreError: another user owns the folder or a file of the entry, or may write to it.
         """
         try:
-            trusted(os.stat(self.root), self.root)
-            entry = json.loads(_read(self.object_file(kernel).with_suffix(".json")))
-            shared = entry.pop("shared")
-            digests = kernel.digest, _sha256(_read(self.object_file(kernel)))
-            if (entry.pop("kernel"), entry.pop("object")) != digests:
-                return None
-            if shared is not None and shared != _sha256(_read(self.shared_library(kernel))):
-                return None
-            return CubinReport(**entry)
+            with opened_folder(self.root) as folder:
+                entry = unsealed(read_in(folder, self._report_file(kernel)).decode())
+                shared = entry.pop("shared")
+                digests = kernel.digest, sha256(read_in(folder, self.object_file(kernel)))
+                if (entry.pop("kernel"), entry.pop("object")) != digests:
+                    return None
+                if shared is not None and shared != sha256(read_in(folder, self.shared_library(kernel))):
+                    return None
+                return CubinReport(**entry)
         except StoreError:
             raise
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def prepare(self) -> None:
@@ -256,14 +252,14 @@ class KernelStore:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file, and the shared library made of it, if there is one. Raises as :meth:`prepare`.
         """
-        with self._locked():
+        with self._locked() as folder:
             if self.report(kernel) is None:
-                digests = {"object": _sha256(object_file), "shared": None if shared is None else _sha256(shared)}
+                digests = {"object": sha256(object_file), "shared": None if shared is None else sha256(shared)}
                 entry = {"kernel": kernel.digest, **digests, **asdict(report)}
-                replace_file(self.object_file(kernel), object_file, 0o600)
+                self._write(folder, self.object_file(kernel), object_file)
                 if shared is not None:
-                    replace_file(self.shared_library(kernel), shared, 0o600)
-                replace_file(self.object_file(kernel).with_suffix(".json"), json.dumps(entry).encode(), 0o600)
+                    self._write(folder, self.shared_library(kernel), shared)
+                self._write(folder, self._report_file(kernel), sealed(entry).encode())
 
     def usage(self) -> Usage:
         """Kernels in the store now; none where there is no folder."""
@@ -293,17 +289,18 @@ class KernelStore:
         return sorted(path for path in self.root.glob("*") if ENTRY.match(path.name))
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Lock the folder against other writers; make it before."""
+    def _locked(self) -> Iterator[int]:
+        """Lock the folder against other writers, and yield its descriptor; make it before."""
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            trusted(os.stat(self.root), self.root)
-            with open(os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o600), "rb+", buffering=0) as lock:
+            with (
+                opened_folder(self.root, make=True) as folder,
+                open(os.open(LOCK, LOCKING, 0o600, dir_fd=folder), "rb+", buffering=0) as lock,
+            ):
                 # Without locks two writers may meet: an object file beside the other writer's report counts as damaged,
                 # and is compiled again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX)
-                yield
+                yield folder
         except StoreError:
             raise
         except OSError as error:
@@ -312,30 +309,20 @@ class KernelStore:
                 f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
             ) from error
 
+    def _report_file(self, kernel: AnyId) -> Path:
+        return self.root / f"{kernel.digest}.json"
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        trusted(os.fstat(file.fileno()), path)
-        return file.read()
-
-
-def trusted(status: os.stat_result, path: Path) -> None:
-    """Refuse a file or folder that another user owns or may write.
-
-    Raises:
-        StoreError: one of these.
-    """
-    if status.st_uid not in (os.geteuid(), 0):
-        raise StoreError(
-            f"{path} must belong to this user but belongs to user {status.st_uid}; name another folder for compiled "
-            "kernels, or remove this one"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StoreError(
-            f"{path} must be writable by its owner alone but has mode {stat.S_IMODE(status.st_mode):o}; if nobody else "
-            f"can have written to it: chmod go-w {path}; else remove it"
-        )
+    def _write(self, folder: int, path: Path, content: bytes) -> None:
+        """Write a file of an open folder atomically, also across a crash of the machine."""
+        part = f"{path.name}.{secrets.token_hex(8)}"
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
+            raise
+        os.fsync(folder)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.sealed import SumError, check_sum, parsed, printable, sealed
 
 FILE = "best_configs.json"
 
@@ -80,8 +82,8 @@ class TunedEntry:
 
 def slug(name: str) -> str:
     """A folder name for a GPU: ``"NVIDIA H100 80GB HBM3"`` gives ``"h100"``."""
-    words = [word.lower() for word in name.replace("-", " ").split()]
-    return next((word for word in words if word[0] in "hg" and word[1:].isdigit()), "-".join(words))
+    words = re.findall("[a-z0-9]+", name.lower())
+    return next((word for word in words if word[0] in "hg" and word[1:].isdigit()), "-".join(words) or "unknown")
 
 
 _KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
@@ -94,24 +96,55 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     """Read a tuned table. Parameters newer than an entry take their default.
 
     Raises:
-        TunedTableError: no such file, not JSON, or an invalid entry.
+        TunedTableError: no such file, not JSON, without its sum or with that of another content, or an invalid entry.
     """
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = parsed(text)
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
+    try:
+        check_sum(text, path)
+    except SumError as error:
+        raise TunedTableError(str(error)) from None
+    return _entries(path, table)
+
+
+def seal_tuned(path: Path) -> int:
+    """Write the sum of a tuned table anew, such as of one that an earlier version wrote or a person corrected; return
+    the number of its entries.
+
+    Raises:
+        TunedTableError: it is no tuned table, an entry is invalid, or it cannot be written.
+    """
+    try:
+        with _locked(path):
+            table = parsed(path.read_text(encoding="utf-8"))
+            table = {"entries": table} if isinstance(table, list) else table
+            count = len(_entries(path, table))
+            replace_file(path, sealed(table).encode())
+    except TunedTableError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
+    return count
+
+
+def _entries(path: Path, table: Any) -> list[TunedEntry]:
+    """The entries of a table, each checked."""
+    entries = table.get("entries") if isinstance(table, dict) else None
     if not isinstance(entries, list):
-        raise TunedTableError(f"{path} must hold a list of entries but holds {type(entries).__name__}; {_FIX}")
-    found = []
+        raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {_FIX}")
+    checked = []
     for number, raw in enumerate(entries):
         try:
-            found.append(_entry(raw))
-        except (KeyError, TypeError, ValueError) as error:
+            checked.append(_entry(raw))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
             raise TunedTableError(f"{path}, entry {number}: {why}; {_FIX}") from None
-    return found
+    return checked
 
 
 def _entry(raw: Any) -> TunedEntry:
@@ -124,6 +157,10 @@ def _entry(raw: Any) -> TunedEntry:
         value, kind = raw[one.name] if one.default is MISSING else raw.get(one.name, one.default), _KINDS.get(one.type)
         if kind and (not isinstance(value, kind) or isinstance(value, bool)):
             raise TypeError(f"{one.name} has the wrong type: {value!r}")
+        if one.type == "float" and not isfinite(value):
+            raise ValueError(f"{one.name} must be finite but got {value}")
+        if one.type == "str" and printable(value) != value:
+            raise ValueError(f"{one.name} must be text without control characters but got {value!r}")
     for name in ("problem", "config"):
         if not isinstance(raw[name], dict):
             raise TypeError(f"{name} must be an object but got {type(raw[name]).__name__}")
@@ -158,7 +195,8 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
                 if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
             merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
-            replace_file(path, (json.dumps(merged, indent=1, allow_nan=False) + "\n").encode())
+            _entries(path, {"entries": merged})
+            replace_file(path, sealed({"entries": merged}).encode())
     except OSError as error:
         raise TunedTableError(
             f"{path} cannot be written ({error.strerror}); free the disk, or name another folder"

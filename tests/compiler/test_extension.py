@@ -14,6 +14,7 @@ import pytest
 from hopper_gemm.compiler import extension as module
 from hopper_gemm.compiler.extension import built_extension, extension_name, extension_of, load_extension
 from hopper_gemm.compiler.store import FOLDER
+from hopper_gemm.model.sealed import with_sum
 from hopper_gemm.serve import EXTENSION
 from tests.conftest import ROOT
 
@@ -50,7 +51,7 @@ def test_without_torch_there_is_none(monkeypatch):
 
 def test_it_is_made_where_that_is_asked_and_kept_for_its_user_alone(empty, monkeypatch):
     made = []
-    monkeypatch.setattr(module, "built_extension", lambda source: made.append(source) or b"made")
+    monkeypatch.setattr(module, "built_extension", lambda source: made.append(source) or with_sum(b"made"))
     assert extension_of(EXTENSION) is None
     assert not made, "looking for it makes nothing"
     library = extension_of(EXTENSION, build=True)
@@ -64,7 +65,7 @@ def test_it_is_made_where_that_is_asked_and_kept_for_its_user_alone(empty, monke
 
 def test_its_file_is_its_users_alone_under_any_umask(empty, monkeypatch):
     """A file that the group may write, as under a umask of 002, would be refused by every later process."""
-    monkeypatch.setattr(module, "built_extension", lambda source: b"made")
+    monkeypatch.setattr(module, "built_extension", lambda source: with_sum(b"made"))
     before = os.umask(0o002)
     try:
         library = extension_of(EXTENSION, build=True)
@@ -74,11 +75,25 @@ def test_its_file_is_its_users_alone_under_any_umask(empty, monkeypatch):
     assert stat.S_IMODE(library.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("damage", [lambda made: made[: len(made) // 2], lambda made: b"", lambda made: made + b"x"])
+def test_a_damaged_library_counts_as_missing_and_is_made_again(empty, monkeypatch, damage):
+    """A cut one would end every process that loads it with SIGBUS."""
+    monkeypatch.setattr(module, "built_extension", lambda source: with_sum(b"made" * 1000))
+    library = extension_of(EXTENSION, build=True)
+    library.write_bytes(damage(library.read_bytes()))
+    assert extension_of(EXTENSION) is None
+    assert extension_of(EXTENSION, build=True) == extension_of(EXTENSION) == library
+    brought = empty / "package" / library.name
+    brought.parent.mkdir()
+    brought.write_bytes(damage(library.read_bytes()))
+    assert extension_of(EXTENSION) == library, "the package's own is damaged"
+
+
 def test_the_packages_own_comes_first(empty, monkeypatch):
     monkeypatch.setattr(module, "built_extension", None)
     brought = empty / "package" / str(extension_name(EXTENSION))
     brought.parent.mkdir()
-    brought.write_bytes(b"brought")
+    brought.write_bytes(with_sum(b"brought"))
     assert extension_of(EXTENSION, build=True) == brought
     assert FOLDER.name, "a folder for each kind of host"
 

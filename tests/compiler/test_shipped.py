@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from hopper_gemm.compiler.shared import link
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.sealed import sealed
 from tests.compiler.test_shared import LOAD
 from tests.conftest import ROOT
 
@@ -30,7 +30,7 @@ def bring(folder, library: bytes) -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{KERNEL.digest}.so").write_bytes(library)
     entry = {"shared": hashlib.sha256(library).hexdigest(), **asdict(REPORT)}
-    (folder / f"{KERNEL.digest}.json").write_text(json.dumps(entry))
+    (folder / f"{KERNEL.digest}.json").write_text(sealed(entry))
 
 
 @pytest.fixture

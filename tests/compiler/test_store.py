@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -10,14 +11,13 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hopper_gemm.compiler import compile as compile_module
-from hopper_gemm.compiler import loader
+from hopper_gemm.compiler import loader, trust
 from hopper_gemm.compiler import store as store_module
 from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.child import Child
@@ -31,6 +31,7 @@ from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
+from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(4096, 4096, 4096)
 REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
@@ -59,6 +60,20 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     monkeypatch.setattr("hopper_gemm.compiler.store.source_digest", lambda *classes: "other sources")
     others.append(digest(GemmConfig()))
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_every_module_that_shapes_the_code_is_a_source_of_its_key():
+    """What a source imports of the package is a source too, or the store, which holds the list."""
+    root = ROOT / "hopper_gemm"
+    sources = {path for pattern in store_module.SOURCES for path in root.glob(pattern)}
+    imported = set()
+    for path in sources:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hopper_gemm."):
+                module = ROOT.joinpath(*node.module.split("."))
+                names = [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
+                imported |= {path for path in names if path.is_file()}
+    assert imported - sources == {root / "compiler/store.py"}
 
 
 def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
@@ -128,7 +143,7 @@ def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs
 def entry(tmp_path):
     """A store with one whole entry, and its kernel."""
     store, kernel = KernelStore(tmp_path / "store"), KernelId.of(GemmConfig(), PROBLEM)
-    store.put(kernel, b"a whole kernel", REPORT)
+    store.put(kernel, b"a whole kernel", REPORT, b"a whole library")
     return store, kernel
 
 
@@ -144,9 +159,13 @@ def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
 
 DAMAGE = {
     "report cut off": lambda report, object_file: report.write_text('{"registers": 1'),
+    "a digit of the report changed": lambda report, object_file: report.write_text(
+        report.read_text().replace("0", "1", 1)
+    ),
     "report of another form": lambda report, object_file: report.write_text("[1, 2]"),
     "report of an earlier version": lambda report, object_file: report.write_text(json.dumps(asdict(REPORT))),
     "report is no text": lambda report, object_file: report.write_bytes(b"\xff\xfe"),
+    "another shared library": lambda report, object_file: object_file.with_suffix(".so").write_bytes(b"another"),
     "report missing": lambda report, object_file: report.unlink(),
     "object missing": lambda report, object_file: object_file.unlink(),
     "object cut off": lambda report, object_file: object_file.write_bytes(b"a whole"),
@@ -225,6 +244,59 @@ def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, mon
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
     assert object_file.read_bytes() == b"a whole kernel"
+
+
+@pytest.mark.parametrize("how", ["owner", "group may write", "others may write"])
+def test_a_folder_above_in_which_others_can_exchange_the_store_is_refused_unless_it_is_sticky(
+    tmp_path, monkeypatch, how
+):
+    """As /tmp is: there only its owner can rename a folder."""
+    above, kernel = tmp_path / "above", KernelId.of(GemmConfig(), PROBLEM)
+    store = KernelStore(above / "between" / "store")
+    store.put(kernel, b"a whole kernel", REPORT)
+    if how == "owner":
+        given_away(above, monkeypatch)
+    else:
+        above.chmod(0o720 if how.startswith("group") else 0o702)
+    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT), store.clear):
+        with pytest.raises(StoreError, match=f"^{above} must .*; .*set XDG_CACHE_HOME to another folder$"):
+            refused()
+    if how != "owner":
+        above.chmod(0o1777)
+        assert store.report(kernel) == REPORT
+
+
+def test_a_folder_that_was_exchanged_after_it_was_checked_is_not_read(entry, monkeypatch):
+    """The object is read in the folder that was opened, whatever has its name by then."""
+    store, kernel = entry
+    read = trust.read_in
+
+    def exchanged(handle, path):
+        if path.suffix == ".o":
+            store.root.rename(store.root.with_name("mine"))
+            store.root.mkdir()
+            store.object_file(kernel).write_bytes(b"a stranger's")
+        return read(handle, path)
+
+    monkeypatch.setattr(store_module, "read_in", exchanged)
+    assert store.report(kernel) == REPORT
+
+
+def test_folders_are_made_for_their_owner_alone_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        KernelStore(tmp_path / "cache" / "hopper-gemm" / "kernels").prepare()
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(entry, tmp_path):
+    store, kernel = entry
+    object_file = store.object_file(kernel)
+    object_file.rename(tmp_path / "elsewhere.o")
+    object_file.symlink_to(tmp_path / "elsewhere.o")
+    assert store.report(kernel) is None
 
 
 def test_folder_and_files_are_for_their_owner_alone(entry):
@@ -339,10 +411,10 @@ def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
     write = store_module.replace_file
 
-    def refuse(path, *content):
-        if path.parent == root:
+    def refuse(store, folder, path, content):
+        if store.root == root:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, *content)
+        write(store, folder, path, content)
 
     monkeypatch.setattr(store_module, "replace_file", refuse)
 
@@ -352,7 +424,7 @@ def read_only(monkeypatch, root):
     opened = os.open
 
     def refuse(path, flags, *mode, **where):
-        if flags & os.O_CREAT and Path(path).parent == root:
+        if flags & os.O_CREAT and os.readlink(f"/proc/self/fd/{where['dir_fd']}") == str(root):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, flags, *mode, **where)
 

@@ -18,6 +18,7 @@ from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
+from hopper_gemm.model.sealed import sealed
 from hopper_gemm.model.tuned import (
     CHANGES,
     FILE,
@@ -26,6 +27,8 @@ from hopper_gemm.model.tuned import (
     local_root,
     pick,
     read_tuned,
+    seal_tuned,
+    slug,
     write_tuned,
 )
 from tests.conftest import ROOT
@@ -199,22 +202,64 @@ def test_a_damaged_table_is_told_in_one_line_and_the_others_serve(places):
 
 
 @pytest.mark.parametrize("name", ["problem", "config", "speedup", "gpu", "context"])
-@pytest.mark.parametrize("value", [None, [], True, [[1]]])
+@pytest.mark.parametrize("value", [None, [], True, [[1]], "\x1b[2J"])
 def test_an_entry_with_a_value_of_another_type_is_refused_in_one_line(tmp_path, name, value):
     path = tmp_path / FILE
     write_tuned(path, [entry()])
-    (raw,) = json.loads(path.read_text())
-    path.write_text(json.dumps([{**raw, name: value}]))
+    (raw,) = json.loads(path.read_text())["entries"]
+    path.write_text(sealed({"entries": [{**raw, name: value}]}))
     with pytest.raises(TunedTableError, match=r"entry 0: .*; restore the file, or remove it") as refused:
         read_tuned(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_not_finite_never_enters_a_table(tmp_path, value):
+    path = tmp_path / FILE
+    with pytest.raises(TunedTableError, match="entry 0: speedup must be finite"):
+        write_tuned(path, [entry(speedup=float(value))])
+    assert not path.exists()
+    path.write_text(json.dumps({"entries": [], "speedup": float(value)}))
+    with pytest.raises(TunedTableError, match=f"numbers must be finite but got {value}"):
+        read_tuned(path)
+
+
+def test_a_table_that_was_changed_is_refused_and_one_of_an_earlier_version_is_renewed(tmp_path):
+    """A digit, an entry, the order of two: whatever changed, no pick follows from it."""
+    path, number = tmp_path / FILE, 0
+    write_tuned(path, [entry(), entry(64, context="chained")])
+    whole = path.read_text()
+    entries = json.loads(whole)["entries"]
+    for number in range(0, len(whole), 7):
+        path.write_text(whole[:number] + chr(ord(whole[number]) ^ 1) + whole[number + 1 :])
+        with pytest.raises(TunedTableError, match=r"restore|cannot be read") as caught:
+            read_tuned(path)
+        assert "\n" not in str(caught.value)
+    for kept in (entries[:1], entries[::-1], []):
+        path.write_text(whole.partition(",")[0] + ',\n "entries": ' + json.dumps(kept, indent=1) + "\n}\n")
+        with pytest.raises(TunedTableError, match="was changed since it was written; restore it"):
+            read_tuned(path)
+    path.write_text(json.dumps(entries))
+    with pytest.raises(TunedTableError, match="carries no sum; restore it, or if it is right: hopper-gemm seal"):
+        read_tuned(path)
+    assert seal_tuned(path) == 2
+    assert path.read_text() == whole
+
+
+def test_no_name_of_a_gpu_leaves_the_folder_of_results():
+    assert [slug(name) for name in ("NVIDIA H100 80GB HBM3", "../../x", "/abs", "..")] == [
+        "h100",
+        "x",
+        "abs",
+        "unknown",
+    ]
 
 
 def test_use_table_refuses_what_is_no_table_and_keeps_the_order_as_it_was(places):
     write_tuned(places["own"], [entry(96)])
     with pytest.raises(TunedTableError, match="does not exist"):
         hopper_gemm.use_table(places["named"])
-    places["named"].write_text("{}")
+    places["named"].write_text(sealed({"entry": []}))
     with pytest.raises(TunedTableError, match="must hold a list of entries but holds dict"):
         hopper_gemm.use_table(places["named"])
     assert served() == 96
@@ -320,4 +365,4 @@ def test_a_table_of_before_the_condition_is_read_and_its_entries_stay_as_they_we
     assert "batch_invariant" not in before
     write_tuned(path, [entry(64, problem=INVARIANT)])
     assert '"batch_invariant": true' in path.read_text()
-    assert json.loads(before)[0] in json.loads(path.read_text())
+    assert json.loads(before)["entries"][0] in json.loads(path.read_text())["entries"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 import hopper_gemm
 from hopper_gemm.compiler import loader
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.menu import choose
@@ -130,6 +132,23 @@ def test_a_kernel_is_loaded_once_for_each_device_and_config(compiler, monkeypatc
         kernel_for(PROBLEM, 0)
     kernel_for(PROBLEM, 0, chained_one.config)
     assert len(compiler.loaded) == 5
+
+
+def test_whatever_shapes_a_loaded_kernel_is_in_its_key(compiler):
+    """Change one thing, and another kernel is loaded; with the same again none is."""
+    first = {"problem": PROBLEM, "device": 0, "config": GemmConfig(), "finish": None, "scattered": False}
+    others = {
+        "problem": GemmProblem(64, 64, 128),
+        "device": 1,
+        "config": GemmConfig(tile_m=64),
+        "finish": Finish(bias=True),
+        "scattered": True,
+    }
+    assert set(others) == set(inspect.signature(kernel_for).parameters)
+    calls = [first, *({**first, name: value} for name, value in others.items())]
+    found = [kernel_for(**call) for call in calls * 2]
+    assert len(set(found)) == len(compiler.loaded) == len(calls)
+    assert found[: len(calls)] == found[len(calls) :]
 
 
 def about(name, sms=132, l2=50 * 2**20, capability=(9, 0)):

@@ -37,6 +37,14 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert covered >= 85
 
 
+@pytest.mark.parametrize(("ratios", "low", "high"), [((1.0, 1.0, 2.0), 1.0, 2.0), ((2.0, 2.0, 1.0), 1.0, 2.0)])
+def test_the_interval_is_one_of_95_percent(ratios, low, high):
+    """Of three boards the odd one is drawn three times with a probability of 3.7 %: beyond the end of a 90 % interval,
+    within a 95 % one."""
+    found = speedup(*([Sample(0, 1.0, ratio)] * 2 for ratio in ratios))
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
 def isolated_samples(rng, ours: float, baseline: float, spacer: float, count: int) -> list[Sample]:
     """Launches with a spacer before each, and the spacer alone: 0.2 % of noise on each time, one drift for all."""
     drift = 1 + 0.015 * np.sin(np.arange(count) / 5)

@@ -6,16 +6,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.store import bare_code
+from hopper_gemm.model.sealed import parsed, printable, sha256
+from hopper_gemm.tune.study.files import read_object, write_sealed
+from hopper_gemm.tune.study.provenance import MOMENT
+from hopper_gemm.tune.study.row import ResultsError
 
-FILE = "rows.jsonl"
+FILE, TOTAL = "rows.jsonl", "rows.json"
+"""Rows, and beside them how many there are and the SHA-256 of their lines; the second is written after each row."""
+
 CPU = "cpu"
 """The board of what needs none."""
 
@@ -30,6 +37,8 @@ FAILED = (*WENT_WRONG, *NOT_BUILT)
 FIXED = "fixed"
 """Status of a note that names a fix in its reason: of what it stands for, earlier rows no longer count."""
 
+STATUSES = ("ok", "skipped", *FAILED, FIXED)
+
 
 @dataclass(frozen=True)
 class VerifyRow:
@@ -40,7 +49,7 @@ class VerifyRow:
             ``"protocol"``.
         subject: the pair as :meth:`tests.verify.drawing.Pair.as_dict` gives it; or, without a GPU, at least a
             ``name``.
-        status: ``"ok"``, ``"skipped"``, one of :data:`FAILED`, or :data:`FIXED`.
+        status: of :data:`STATUSES`.
         reason: one line where it is not ok.
         kernel: digest of the sources of the kernel, or of what else was verified.
         verifier: digest of the sources that judge it; empty in rows of before there was the field.
@@ -50,6 +59,7 @@ class VerifyRow:
         gpu: its name.
         seconds: that it took.
         minimal: the smallest pair found that fails too; None before one was looked for.
+        date: when it was verified; empty in rows of before there was the field.
     """
 
     kind: str
@@ -64,6 +74,7 @@ class VerifyRow:
     seconds: float = 0.0
     minimal: dict[str, Any] | None = None
     verifier: str = ""
+    date: str = field(default="", compare=False)
 
     @property
     def thing(self) -> str:
@@ -101,24 +112,60 @@ class RowsError(ValueError):
 
 
 def read_rows(folder: Path) -> list[VerifyRow]:
-    """The rows of a folder; none where there is no file. A last line that was torn by a kill does not count.
+    """The rows of a folder; none where there is no file. A line behind those that :data:`TOTAL` counts, which a kill
+    left, does not count.
 
     Raises:
-        RowsError: a line that is no row.
+        RowsError: a line that is no row, or other lines than were written.
     """
-    path = folder / FILE
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    names = {one.name for one in fields(VerifyRow)}
-    found = []
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            values = json.loads(line)
-            if not isinstance(values, dict) or not {"kind", "subject", "status"} <= set(values) <= names:
-                raise ValueError
-            found.append(VerifyRow(**values))
-        except ValueError:
-            raise RowsError(f"{path}, line {number}: not a row of this version; restore or remove it") from None
-    return found
+    return [_row(line, number, folder / FILE) for number, line in enumerate(counted_lines(folder), 1)]
+
+
+def counted_lines(folder: Path) -> list[bytes]:
+    """The lines of a folder's rows that :data:`TOTAL` counts.
+
+    Raises:
+        RowsError: some are gone, or others than were written.
+    """
+    path, total = folder / FILE, folder / TOTAL
+    if not path.exists() and not total.exists():
+        return []
+    try:
+        said = read_object(total)
+        lines = path.read_bytes().split(b"\n")[:-1][: said["rows"]]
+        whole = len(lines) == said["rows"] and sha256(b"\n".join(lines)) == said["digest"]
+    except (OSError, ResultsError, KeyError, TypeError) as error:
+        raise RowsError(f"{path} cannot be checked ({error}); restore both files") from None
+    if not whole:
+        raise RowsError(f"{path} does not hold the {said['rows']} rows that were written; restore it and {TOTAL}")
+    return lines
+
+
+def _row(line: bytes, number: int, path: Path) -> VerifyRow:
+    try:
+        values = parsed(line.decode())
+        names = {one.name for one in fields(VerifyRow)}
+        if not isinstance(values, dict) or not {"kind", "subject", "status"} <= set(values) <= names:
+            raise ValueError("it is no row of this version")
+        row = VerifyRow(**values)
+        if row.status not in STATUSES:
+            raise ValueError(f"status must be one of {', '.join(STATUSES)} but got {row.status!r:.40}")
+        for name, value in asdict(row).items():
+            kinds = KINDS.get(name, str)
+            if not isinstance(value, kinds) or (isinstance(value, str) and printable(value) != value):
+                raise ValueError(f"{name} has a value of another kind: {value!r:.40}")
+    except (ValueError, RecursionError) as error:
+        raise RowsError(f"{path}, line {number}: {error}; restore or remove it") from None
+    return row
+
+
+KINDS: dict[str, Any] = {"subject": dict, "seconds": (int, float), "minimal": (dict, type(None))}
+"""Types of the fields of a row that are not text."""
+
+
+def write_total(folder: Path, lines: Sequence[bytes]) -> None:
+    """Note how many rows a folder has, and which."""
+    write_sealed(folder / TOTAL, {"rows": len(lines), "digest": sha256(b"\n".join(lines))})
 
 
 @dataclass(frozen=True)
@@ -196,16 +243,19 @@ class Rows:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.rows = read_rows(folder)
+        self.rows, self._lines, self._folder = read_rows(folder), counted_lines(folder), folder
         self._path = folder / FILE
-        whole = self._path.read_bytes() if self._path.exists() else b""
-        if not whole.endswith(b"\n"):
-            os.truncate(self._path, whole.rfind(b"\n") + 1) if whole else self._path.touch()
+        self._path.touch()
+        os.truncate(self._path, sum(len(line) + 1 for line in self._lines))
+        write_total(folder, self._lines)
 
     def add(self, row: VerifyRow) -> None:
-        """Append a row; it is on the disk when this returns."""
+        """Append a row with today's date; it is on the disk when this returns."""
+        row = replace(row, date=row.date or datetime.now(UTC).strftime(MOMENT))
         self.rows.append(row)
+        self._lines.append(json.dumps(asdict(row), sort_keys=True).encode())
         with self._path.open("ab") as file:
-            file.write(json.dumps(asdict(row), sort_keys=True).encode() + b"\n")
+            file.write(self._lines[-1] + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        write_total(self._folder, self._lines)

@@ -196,7 +196,8 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
         "",
         f"{outcomes.total():,} damaged results folders, each then given to the same command again: "
         f"{', '.join(f'{count:,} {outcome}' for outcome, count in sorted(outcomes.items()))} (same rows: as of an "
-        "undisturbed run; refused: the message names the place). Every line: `verify-cpu.csv`, beside the rows.",
+        f"undisturbed run; refused: the message names the place), {_when(proofs)}. Every line: `verify-cpu.csv`, "
+        "beside the rows.",
         "",
         "Sweeps on faked GPUs whose processes were killed at random until the same command had finished them:",
         "",
@@ -208,6 +209,12 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
         sums = [sum(int(one[name]) for one in own) for name in ("points", "rows", "crashed", "orphans")]
         lines.append(_line(executor, [len(own), killed, *(f"{each:,}" for each in sums)]))
     return [*lines, ""]
+
+
+def _when(proofs: Sequence[Mapping[str, str]]) -> str:
+    """Return when the proofs ran and of which sources, in words."""
+    runs = dict.fromkeys((one.get("date") or "", one.get("sources") or "") for one in proofs)
+    return ", ".join(f"{date} with sources `{digest}`" if date else "with sources of no note" for date, digest in runs)
 
 
 def _failures(title: str, found: Iterable[Judgement]) -> list[str]:

@@ -126,6 +126,9 @@ def test_damaged_and_killed_runs_are_summed_up_where_there_are_some():
     text = page([], WANTED, PROOFS)
     assert "8 damaged results folders" in text
     assert "7 refused, 1 same rows" in text
+    assert "2026-11-26 04:00 UTC with sources `abc`. Every line" in page(
+        [], WANTED, [{**PROOFS[0], "date": "2026-11-26 04:00 UTC", "sources": "abc"}]
+    )
     assert "| dask | 2 | 60 | 3,000 | 3,000 | 4 | 0 |" in text
     assert "damaged results folders" not in page([], WANTED)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from docs.generate import todays_code as today
 from docs.generate.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
-from docs.generate.pages.sources import recorded
+from docs.generate.pages.sources import origin, read, recorded
 from docs.generate.pages.studies import on_h100s
 from docs.generate.pages.wording import short_label, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
@@ -18,11 +18,12 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.problem import filled_up
-from hopper_gemm.model.tuned import pick, recorded_entries, results_root
+from hopper_gemm.model.tuned import pick, recorded_entries, results_root, slug
 from hopper_gemm.tune.measure.verdict import published
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.reader import Study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
 from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
@@ -30,16 +31,6 @@ from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of
 
 Record = Mapping[str, Any]
-
-LISTS = (
-    *("suite", "suite-latest", "suite-two-boards", "suite-isolated-third", "suite-isolated-again"),
-    *("suite-isolated-second", "suite-isolated-first"),
-    *("short", "short-first", "short-again", "drawn", "peers"),
-    *("served", "served-burst", "suite-steady"),
-    *("suite-chained", "suite-chained-third", "suite-chained-second", "suite-chained-first"),
-    *("suite-third", "suite-second", "suite-first", "drawn-chained", "suite-auto", "suite-untuned"),
-)
-"""Recorded comparisons: isolated, then chained, the latest of each list first."""
 
 ON_H100S = ("suite-on-h100", "suite-on-h100-second")
 """The suite on two boards of NVIDIA H100s, by the entries that serve there."""
@@ -387,19 +378,41 @@ def rivals_clusters() -> str:
 
 
 def lists() -> str:
-    """Geometric means of every recorded comparison."""
-    lines, root = [], results_root().parent
-    for name in LISTS:
-        study = recorded(name)
-        folder = study.path.relative_to(root)
+    """Geometric means of every recorded comparison: isolated bursts, then the power cap, then chained, the latest
+    first."""
+    lines: list[tuple[tuple[bool, bool], str, tuple[str, ...]]] = []
+    for study in compared_studies():
+        folder, about = study.path.relative_to(results_root().parent), study.provenance
+        gpu = slug(about["gpu"]["name"])
+        name = "/".join(folder.parts[folder.parts.index(gpu) + 1 :])
         link = f"[{name}](../{folder if 'archive' in folder.parts else folder / 'compare.md'})"
         for mean in means(cells(study.stage("compare"))):
             asked = f"{mean.problems} of {mean.total}" if mean.problems != mean.total else str(mean.problems)
             figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
             context = mean.context if mean.regime == "burst" else f"{mean.context}, {mean.regime}"
-            lines.append((link, mean.against, context, asked, *figures, kernel_of(name)))
-    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind", "kernel, measured")
-    return markdown(names, lines)
+            origin = gpu.upper(), f"`{about['kernel'][:6]}`, {about['created'][:10]}"
+            line = link, mean.against, context, asked, *figures, *origin
+            lines.append(((mean.context == "chained", mean.regime == "steady"), about["created"], line))
+    lines = sorted(sorted(lines, key=lambda line: line[1], reverse=True), key=lambda line: line[0])
+    names = ("list", "baseline", "context", "problems", "geometric mean", "least", "behind", "GPU", "kernel, measured")
+    return markdown(names, [line for _, _, line in lines])
+
+
+def suite_origin() -> str:
+    """On which boards, in how many processes and when the suite was compared."""
+    return wrapped(f"Measured {origin([recorded('suite')])}.")
+
+
+def chained_origin() -> str:
+    """The same of the chained suite."""
+    where, page = origin([recorded("suite-chained")]), "[page](../results/h200/suite-chained/compare.md)"
+    return wrapped(f"Measured {where} ({page}).")
+
+
+def compared_studies() -> list[Study]:
+    """Every recorded study that compares a config of ours with a baseline."""
+    studies = map(read, recorded_folders())
+    return [study for study in studies if any(not row.point.is_baseline for row in study.stage("compare"))]
 
 
 def peers() -> str:

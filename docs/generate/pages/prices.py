@@ -43,8 +43,9 @@ LISTS: dict[str, tuple[str, dict[str, tuple[str, str, str]]]] = {
     ),
     "rows": (
         "Beside the persistent Triton kernel of [batch_invariant_ops]"
-        "(https://github.com/thinking-machines-lab/batch_invariant_ops), which servers use for this purpose; bf16, the "
-        "weight (n, k) as linear layers hold it, for which that kernel has a tile of 128x128",
+        "(https://github.com/thinking-machines-lab/batch_invariant_ops), with its one tile for all sizes (servers have "
+        "tuned tables of tiles since; those were not timed); bf16, the weight (n, k) as linear layers hold it, for "
+        "which that kernel has a tile of 128x128",
         OVER_TRITON | OVER_MM | OVER_PLAIN,
     ),
     "rows-fp16": (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
@@ -89,6 +91,44 @@ def recorded(name: str) -> Study:
     if not folders:
         raise ResultsError(f"no recorded study {name} lies under {results_root()}; the index of results names them")
     return read(folders[0])
+
+
+def origin(studies: Sequence[Study]) -> str:
+    """Return in words on which boards, in how many processes of a problem and on which days comparisons or maps were
+    measured."""
+    rows = [row for study in studies for row in study.stage("compare", "map") if row.ok]
+    boards: dict[GemmProblem, set[str]] = defaultdict(set)
+    runs: dict[tuple[GemmProblem, str], set[tuple[str, int]]] = defaultdict(set)
+    for row in rows:
+        boards[row.point.problem].add(row.board)
+        runs[row.point.problem, row.point.against].add((row.board, row.process))
+    count, gpus = len({row.board for row in rows}), " and ".join(sorted({short_name(row.gpu) for row in rows}))
+    of_each = _to(map(len, boards.values()))
+    each = "each problem on all of them" if of_each == str(count) else f"each problem on {of_each} of them"
+    processes = _to(map(len, runs.values()))
+    days = sorted({study.provenance["created"][:10] for study in studies})
+    return (
+        f"on {count} {gpus} board{'s' * (count > 1)}{f', {each},' * (count > 1)} in {processes} fresh "
+        f"process{'es' * (processes != '1')} ({' and '.join(days)})"
+    )
+
+
+def _to(numbers: Iterable[int]) -> str:
+    counts = list(numbers)
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def short_name(gpu: str) -> str:
+    """Return the name of a kind of GPU, ``NVIDIA H100``, without its memory."""
+    return " ".join(gpu.split()[:2])
+
+
+def shares_of_gpus() -> str:
+    """Return the rows of all recorded studies, and how many of them are of each kind of GPU."""
+    counts = Counter(short_name(row.gpu) for folder in recorded_folders() for row in read(folder).rows)
+    parts = ", ".join(f"{count / counts.total():.0%} on {name}s" for name, count in counts.most_common())
+    return f"Of {counts.total():,} rows of recorded studies: {parts}."
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.lab.counters.trace import Moment, tracing
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
-from hopper_gemm.tune.study.files import write_json, write_whole
+from hopper_gemm.tune.study.files import write_sealed, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE, fresh
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.space import noted_rungs, points, rungs
@@ -68,6 +68,6 @@ def trace(
     provenance: dict[str, Any] = {"spec": spec.as_dict(), "rungs": noted_rungs(spec)}
     provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
+    write_sealed(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
     write_whole(out / MOMENTS, file.getvalue())
     return out / MOMENTS

@@ -7,8 +7,8 @@ object and the compiler's report.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.sealed import sealed, unsealed
 from hopper_gemm.serve.ahead.prebuild import build
 
 FOLDER = "recorded"
@@ -107,7 +108,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
         "object": digest,
         "arguments": binary.arguments,
     }
-    binary.description.write_text(json.dumps(description, indent=1) + "\n")
+    binary.description.write_text(sealed(description))
     return binary
 
 
@@ -127,13 +128,18 @@ def read_binary(path: Path) -> RecordedBinary:
         RecordedBinaryError: the file is not of this form.
     """
     try:
-        raw = json.loads(path.read_text())
+        raw = unsealed(path.read_text(), path.name)
         problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
-        digest = str(raw["object"])
+        digest = raw["object"]
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise ValueError("object must be a SHA-256")
         report, arguments = CubinReport(**raw["report"]), int(raw.get("arguments", EARLIER_ARGUMENTS))
-        return RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        binary = RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None
+    if binary.description != path:
+        raise RecordedBinaryError(f"{path} must have the name {binary.description.name}; restore it from git")
+    return binary
 
 
 def kernel_name(kernel: KernelId) -> str:

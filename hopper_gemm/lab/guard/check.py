@@ -11,7 +11,6 @@ are also recorded beside the binaries, and compared without a GPU.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,14 @@ from typing import Any
 
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
-from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, compiled, record_binary, recorded_binaries
+from hopper_gemm.lab.guard.binaries import (
+    FOLDER,
+    RecordedBinary,
+    RecordedBinaryError,
+    compiled,
+    record_binary,
+    recorded_binaries,
+)
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
@@ -33,9 +39,9 @@ from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_ver
 from hopper_gemm.tune.run.question import Question
 from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import Ratio, noise_floor
-from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.study.files import read_object, write_sealed
 from hopper_gemm.tune.study.reader import has_rows, read_study
-from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.shapes import read_shapes
 
 PROTOCOLS: dict[str, Protocol] = {"burst": Burst(), "steady": Steady()}
@@ -44,7 +50,7 @@ MORE = 3
 """Factor of the number of pairs in the second timing of a kernel that did not hold in the first."""
 
 CODES = "recorded_code.json"
-"""File of today's machine code, beside a tuned table."""
+"""File of today's machine code, beside a tuned table; it lists the binaries that must be there."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ def guarded_of(table: Path) -> list[Guarded]:
     """
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
-    binaries = recorded_binaries(table.parent / FOLDER)
+    binaries = listed_binaries(table)
     configs: dict[GemmProblem, set[GemmConfig]] = {}
     for binary in binaries:
         configs.setdefault(binary.problem, set()).add(binary.config)
@@ -209,15 +215,35 @@ def guarded_of(table: Path) -> list[Guarded]:
     ]
 
 
-def codes(table: Path, store: Path | None = None) -> dict[str, Any]:
-    """Return today's machine code and launch arguments of the guarded configs of a tuned table, with the versions of
-    the compiling packages. It compiles; no GPU is needed.
+def listed_binaries(table: Path) -> list[RecordedBinary]:
+    """Return the binaries beside a tuned table, which are those that :data:`CODES` lists; none where both are missing.
 
     Raises:
-        RecordedBinaryError: a file is damaged.
+        RecordedBinaryError: one is missing, unlisted or damaged.
+    """
+    binaries, path = recorded_binaries(table.parent / FOLDER), table.with_name(CODES)
+    stems = {binary.description.stem for binary in binaries}
+    try:
+        listed = set(read_object(path).get("kernels") or ()) if stems or path.exists() else stems
+    except ResultsError as error:
+        raise RecordedBinaryError(str(error)) from None
+    if other := sorted(stems ^ listed):
+        which = f"{other[0]}.json" + (f" and {len(other) - 1} more" if other[1:] else "")
+        raise RecordedBinaryError(
+            f"{table.parent / FOLDER} must hold the {len(listed)} binaries that {CODES} lists but holds {len(stems)} "
+            f"(compare {which}); restore both from git, or record them again"
+        )
+    return binaries
+
+
+def codes(binaries: Sequence[RecordedBinary], store: Path | None = None) -> dict[str, Any]:
+    """Return today's machine code and launch arguments of guarded configs, with the versions of the compiling packages.
+    It compiles; no GPU is needed.
+
+    Raises:
         ChildProcessError: a kernel does not compile.
     """
-    kernels, binaries = KernelStore(store or default_store()), recorded_binaries(table.parent / FOLDER)
+    kernels = KernelStore(store or default_store())
     compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
     kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
     return {"versions": versions(), "kernels": kernel_codes}
@@ -237,8 +263,8 @@ def record_codes(table: Path) -> int:
     Raises:
         RecordedBinaryError: a file is damaged.
     """
-    today = codes(table)
-    write_whole(table.with_name(CODES), json.dumps(today, indent=1) + "\n")
+    today = codes(listed_binaries(table))
+    write_sealed(table.with_name(CODES), today)
     return len(today["kernels"])
 
 
@@ -262,7 +288,7 @@ def record(table: Path) -> list[RecordedBinary]:
     files = {path for binary in kept for path in (binary.object_file, binary.description)}
     for path in set(folder.glob("*")) - files:
         path.unlink()
-    record_codes(table)
+    write_sealed(table.with_name(CODES), codes(kept))
     return kept
 
 

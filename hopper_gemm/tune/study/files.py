@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.sealed import SUM, SumError, check_sum, parsed, sealed
 from hopper_gemm.model.tuned import replace_file, results_root
 from hopper_gemm.tune.study.row import ResultsError
 
@@ -59,9 +61,17 @@ def read_json(path: Path) -> Any:
     Raises:
         ResultsError: no such file, or not JSON; with line and column.
     """
-    text = read_text(path)
+    return json_of(read_text(path), path)
+
+
+def json_of(text: str, path: Path) -> Any:
+    """Return the value of the text of a JSON file.
+
+    Raises:
+        ResultsError: as :func:`read_json`.
+    """
     try:
-        return json.loads(text)
+        return parsed(text)
     except json.JSONDecodeError as error:
         line = f"{path}, line {error.lineno}, column {error.colno}"
         raise ResultsError(f"{line}: {error.msg}; restore the file") from None
@@ -69,16 +79,31 @@ def read_json(path: Path) -> Any:
         raise ResultsError(f"{path} is no JSON that can be read ({error}); restore the file") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the content of a file that holds one object of JSON.
+def read_object(path: Path, checks: bool = True) -> dict[str, Any]:
+    """Return the object of a JSON file that :func:`write_sealed` wrote.
+
+    Args:
+        path: of the file.
+        checks: False to read one whose sum is missing or wrong.
 
     Raises:
-        ResultsError: it holds something else.
+        ResultsError: it holds something else, or was changed since.
     """
-    value = read_json(path)
+    text = read_text(path)
+    value = json_of(text, path)
     if not isinstance(value, dict):
         raise ResultsError(f"{path} must hold an object of JSON but holds a {type(value).__name__}; restore it")
-    return value
+    try:
+        if checks:
+            check_sum(text, path)
+    except SumError as error:
+        raise ResultsError(str(error)) from None
+    return {name: part for name, part in value.items() if name != SUM}
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON that carries its sum, by :func:`write_whole`."""
+    write_whole(path, sealed(value))
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

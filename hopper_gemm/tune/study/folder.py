@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.tuned import sync_folder
-from hopper_gemm.tune.study.files import FileLock, write_json
+from hopper_gemm.tune.study.files import FileLock, write_sealed
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import (
     ROWS,
@@ -134,7 +134,7 @@ class StudyFolder:
         """Write the provenance with some keys changed; None removes a key unless it may be null."""
         provenance = {**(self.provenance or {}), **changed}
         self.provenance = {name: value for name, value in provenance.items() if value is not None or name in _NULL}
-        write_json(self.path / PROVENANCE, self.provenance)
+        write_sealed(self.path / PROVENANCE, self.provenance)
 
     def finish(self, finished: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         """Note the end of the study (rows, digest and ``finished``, such as the budget), and other keys to change."""

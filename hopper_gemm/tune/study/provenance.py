@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.parameters import config_of
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import NAMES, PAIRS, SCHEMA_VERSION
@@ -43,8 +45,24 @@ def _among(*words: str) -> Rule:
     return lambda value: "" if value in words else f"one of {', '.join(words)}"
 
 
-TEXT, MAYBE_TEXT = _is("text", str), _is("text or null", str, type(None))
+def _text(value: Any) -> str:
+    return "" if isinstance(value, str) and printable(value) == value else "text without control characters"
+
+
+def _maybe_text(value: Any) -> str:
+    return "" if value is None or not _text(value) else "text or null"
+
+
+TEXT, MAYBE_TEXT = _text, _maybe_text
 INTEGER, NUMBER = _is("an integer", int), _is("a number", int, float)
+
+NAME = re.compile(r"\w[\w.+-]{0,99}")
+"""Form of the name of a study, of which names of files are made."""
+
+
+def _name(value: Any) -> str:
+    return "" if isinstance(value, str) and NAME.fullmatch(value) else "a name of letters, digits and . _ + -"
+
 
 MOMENT = "%Y-%m-%d %H:%M UTC"
 """Format of a time."""
@@ -100,7 +118,8 @@ SPEC = Object(
 
 SHAPE = Object(
     {
-        **dict.fromkeys(("study", "source", "question", "spec_digest", "replayed_from", "record"), TEXT),
+        "study": _name,
+        **dict.fromkeys(("source", "question", "spec_digest", "replayed_from", "record"), TEXT),
         **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
         **dict.fromkeys(("rows", "cols"), _column),
         **dict.fromkeys(("facet_rows", "facet_cols"), lambda value: "" if value is None else _column(value)),
@@ -124,7 +143,9 @@ SHAPE = Object(
                 ("name", "adds", "from", "config"),
             )
         ],
-        "finished": Object({"rows": INTEGER, "digest": TEXT, "places": Object({...: INTEGER})}, ("rows", "digest")),
+        "finished": Object(
+            {"rows": INTEGER, "digest": TEXT, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
+        ),
     },
     ("schema_version", "study", "source", "created", "gpu", "spec"),
 )
@@ -156,6 +177,8 @@ def _mistakes(value: Any, shape: Any, path: str) -> Iterator[str]:
         inside = f"{path}." if path else ""
         yield from (f"the key {inside}{name} is missing" for name in shape.needed if name not in value)
         for name, part in value.items():
+            if printable(name) != name:
+                yield f"the key {inside}{printable(name)} must be text without control characters"
             yield from _mistakes(part, shape.keys.get(name, shape.keys.get(..., lambda _: "")), f"{inside}{name}")
     elif isinstance(shape, list):
         if not isinstance(value, list):

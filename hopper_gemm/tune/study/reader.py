@@ -8,7 +8,6 @@ as line 1. Packed rows are the same lines, compressed, and are checked alike.
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.sealed import sha256
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
@@ -24,6 +24,9 @@ from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser
 from hopper_gemm.tune.study.schema import BY_NAME, NAMES, PAIRS, REQUIRED
 
 ROWS = "rows.csv"
+
+UNPACKED_BYTES_MAX = 2**28
+"""Bytes to which packed rows may unpack, thirty times the largest recorded study; 100 kB can unpack to 1.5 GB."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,8 @@ def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
 
 
 def digest_of(lines: Iterable[str]) -> str:
-    """Return the SHA-256 of the whole lines of a rows file, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    """Return the SHA-256 of the whole lines of a rows file, in their order: the ends of intervals depend on it."""
+    return sha256("\n".join(lines))
 
 
 def whole_lines(folder: Path) -> tuple[Path, list[str]]:
@@ -173,10 +176,23 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
     else:
         path = packed(folder)
         try:
-            text = lzma.decompress(path.read_bytes()).decode()
+            text = _unpacked(path.read_bytes()).decode()
         except (OSError, ValueError, lzma.LZMAError) as error:
             raise ResultsError(f"{path} cannot be unpacked ({error}); restore it, or run the sweep again") from None
     return path, text[: text.rfind("\n") + 1].split("\n")[:-1]
+
+
+def _unpacked(content: bytes) -> bytes:
+    """Return the content of packed rows.
+
+    Raises:
+        ValueError, lzma.LZMAError: they are cut, or longer than :data:`UNPACKED_BYTES_MAX`.
+    """
+    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKED_BYTES_MAX)
+    text = unpacker.decompress(content, UNPACKED_BYTES_MAX)
+    if unpacker.eof and not unpacker.unused_data:
+        return text
+    raise ValueError("it is cut, or has more behind its end, or unpacks to more than 256 MiB")
 
 
 def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
@@ -224,10 +240,11 @@ def frame_of(rows: Sequence[Row]) -> Any:
 def missing(study: Study) -> str:
     """Return the rows that a study lacks by its provenance, in words; empty for a study that ended.
 
-    A study lacks finals that its spec wants, or, if its run never ended, some of its rows.
+    A study lacks finals that its spec wants, or, if its run never ended, some of its rows. The rows of such a study may
+    have been counted afterwards (``finished.counted``); it lacks the same.
     """
     provenance = study.provenance
-    if provenance.get("finished"):
+    if "counted" not in provenance.get("finished", {"counted": ""}):
         return ""
     finals = provenance.get("spec", {}).get("final", {}).get("best", 0)
     ran, had = (_subjects_by_control(study.stage(stage)) for stage in ("sweep", "final"))

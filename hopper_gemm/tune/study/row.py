@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
 from hopper_gemm.tune.study.schema import BY_NAME, CARRIED, FIGURES, NAMES, REQUIRED, STAGES, STATUSES
 
@@ -126,7 +127,8 @@ class RowParser:
         Raises:
             ValueError: a value is not of its column's kind, or a status, stage or point is invalid.
         """
-        texts = dict.fromkeys(REQUIRED, "") | dict(zip(self._names, values, strict=True))
+        shown = [text if text.isprintable() else printable(text) for text in values]
+        texts = dict.fromkeys(REQUIRED, "") | dict(zip(self._names, shown, strict=True))
         for name, allowed in (("status", STATUSES), ("stage", STAGES)):
             if texts[name] not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {texts[name][:40]!r}")
@@ -174,14 +176,14 @@ _CONVERT = {name: _converter(name, column.kind) for name, column in BY_NAME.item
 
 
 def as_text(value: Any) -> str:
-    """Return a value as a file holds it: six digits of a figure, nothing for what is missing, never a line break."""
+    """Return a value as a file holds it: six digits of a figure, nothing for none, control characters shown."""
     value = value.item() if hasattr(value, "item") else value  # numpy's as Python's own
     if value is None or value != value:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+    return text if text.isprintable() else printable(" ".join(text.splitlines()))
 
 
 def header(names: Iterable[str] = NAMES) -> str:

@@ -17,6 +17,7 @@ from hopper_gemm.lab.guard.binaries import RecordedBinaryError, first_arguments,
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.sealed import sealed
 
 PROBLEM = GemmProblem(4096, 4096, 4096)
 CONFIG = GemmConfig(tile_m=64, tile_n=64, cluster_n=2, swizzle=4)
@@ -58,7 +59,10 @@ def test_another_object_file_than_was_recorded_is_not_loaded(kept, damage):
         binary.load()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"problem": {"m": 1}}', "\x00"])
+TEXTS = ["", "[]", "{}", '{"problem": {"m": 1}}', "\x00", sealed({"problem": {"m": 1}}), sealed({"config": None})]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_damaged_record_is_named(kept, text):
     (path,) = kept.glob("*.json")
     path.write_text(text)
@@ -66,11 +70,28 @@ def test_a_damaged_record_is_named(kept, text):
         recorded_binaries(kept)
 
 
+@pytest.mark.parametrize("name", ["problem", "config", "report", "object", "arguments"])
+@pytest.mark.parametrize("value", [None, [], "x"])
+def test_a_record_with_a_value_of_another_kind_is_named_in_one_line(kept, name, value):
+    (path,) = kept.glob("*.json")
+    path.write_text(sealed({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(RecordedBinaryError, match=f"{path.name} is no recorded binary") as caught:
+        recorded_binaries(kept)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_that_was_changed_is_refused(kept):
+    (path,) = kept.glob("*.json")
+    path.write_text(path.read_text().replace('"registers": 168', '"registers": 160'))
+    with pytest.raises(RecordedBinaryError, match="was changed since it was written; restore it"):
+        recorded_binaries(kept)
+
+
 def test_parameters_of_earlier_names_are_understood(kept):
     (path,) = kept.glob("*.json")
     raw = json.loads(path.read_text())
     raw["config"]["early"] = raw["config"].pop("pdl")
-    path.write_text(json.dumps(raw))
+    path.write_text(sealed(raw))
     (binary,) = recorded_binaries(kept)
     assert binary.config == resolve(CONFIG)
 
@@ -96,7 +117,7 @@ def test_a_record_that_does_not_count_its_arguments_is_of_ten(kept):
     (path,) = kept.glob("*.json")
     raw = json.loads(path.read_text())
     assert raw.pop("arguments") == len(ARGUMENTS)
-    path.write_text(json.dumps(raw))
+    path.write_text(sealed(raw))
     (binary,) = recorded_binaries(kept)
     assert binary.arguments == 10
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,8 +14,19 @@ from hopper_gemm.cli import app, running
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore, versions
 from hopper_gemm.lab.guard import check as questions
-from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, record_binary, recorded_binaries
-from hopper_gemm.lab.guard.check import CODES, MORE, PROTOCOLS, Check, Checked, Guarded, code_of, guarded_of, record
+from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, RecordedBinaryError, record_binary, recorded_binaries
+from hopper_gemm.lab.guard.check import (
+    CODES,
+    MORE,
+    PROTOCOLS,
+    Check,
+    Checked,
+    Guarded,
+    code_of,
+    guarded_of,
+    listed_binaries,
+    record,
+)
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -24,6 +36,7 @@ from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.measure.verdict import Verdict
 from hopper_gemm.tune.run import tenants
 from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import read_study
 from tests.conftest import ROOT
 from tests.each import each
@@ -37,6 +50,10 @@ SEED = ROOT / "results/h200/seed-table"
 
 def read_codes(table):
     return json.loads(table.with_name(CODES).read_text())
+
+
+def write_listing(table, *binaries):
+    write_sealed(table.with_name(CODES), {"kernels": {binary.description.stem: {} for binary in binaries}})
 
 
 def entry_of(problem=CUBE, config=CONFIG, context="isolated", speedup=1.0):
@@ -251,6 +268,26 @@ def test_binaries_are_kept_of_the_suites_isolated_bests_and_of_the_seed_tables_a
     assert set(read_codes(tmp_path / FILE)["kernels"]) == {one.description.stem for one in kept}
 
 
+def test_a_binary_that_is_gone_or_that_nothing_lists_is_missed(tmp_path):
+    """The guard does not check what is left and call it all."""
+    shutil.copytree(ROOT / "results/h200" / FOLDER, tmp_path / FOLDER)
+    listing = shutil.copy(ROOT / "results/h200" / CODES, tmp_path / CODES)
+    first, *others = listed_binaries(tmp_path / FILE)
+    assert len(others) + 1 == len(RECORDED["kernels"])
+    gone, text = first.description, first.description.read_text()
+    gone.unlink()
+    with pytest.raises(RecordedBinaryError, match=r"must hold the \d+ binaries that .* lists .*; restore both"):
+        listed_binaries(tmp_path / FILE)
+    gone.write_text(text)
+    gone.with_name("another.json").write_text(text)
+    with pytest.raises(RecordedBinaryError, match=r"another\.json must have the name"):
+        listed_binaries(tmp_path / FILE)
+    gone.with_name("another.json").unlink()
+    listing.unlink()
+    with pytest.raises(RecordedBinaryError, match="does not exist"):
+        listed_binaries(tmp_path / FILE)
+
+
 def test_a_table_with_no_seed_table_beside_it_keeps_what_it_has_of_the_suite(tmp_path):
     write_tuned(tmp_path / FILE, [entry_of(GemmProblem(64, 64, 64))])
     assert record(tmp_path / FILE) == []
@@ -262,6 +299,7 @@ def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeyp
     folder = tmp_path / "elsewhere"
     KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"x", REPORT)
     binary = record_binary(folder / FOLDER, CONFIG, CUBE, tmp_path / "store")
+    write_listing(folder / FILE, binary)
     write_tuned(folder / FILE, [entry_of()])
     executor = Instant(outcome=slower(1.0), code=lambda _: REPORT.code)
     gpu = GpuId(0, "NVIDIA H200", "board-0")
@@ -271,7 +309,7 @@ def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeyp
     assert (app(["check", "--from", FILE], standalone_mode=False) or 0) == 0
     (task,) = [task for _, task in executor.tasks]
     assert dict(task.finalists) == {f"recorded:{binary.report.code}": (str(binary.description),)}
-    for path in (folder / FOLDER).iterdir():
+    for path in (*(folder / FOLDER).iterdir(), folder / CODES):
         path.unlink()
     assert app(["check", "--from", FILE], standalone_mode=False) == 2
     assert f"no binaries are recorded in {FOLDER}; run hopper-gemm check --record --from" in capsys.readouterr().err
@@ -280,7 +318,7 @@ def test_the_binaries_are_those_beside_the_table_that_is_named(tmp_path, monkeyp
 def test_a_problem_that_the_table_serves_with_another_config_is_told_with_that_config(tmp_path):
     other = resolve(GemmConfig(tile_m=128))
     KernelStore(tmp_path / "store").put(KernelId.of(CONFIG, CUBE), b"an object file", REPORT)
-    record_binary(tmp_path / FOLDER, CONFIG, CUBE, tmp_path / "store")
+    write_listing(tmp_path / FILE, record_binary(tmp_path / FOLDER, CONFIG, CUBE, tmp_path / "store"))
     write_tuned(tmp_path / FILE, [entry_of(), entry_of(config=other, context="chained")])
     assert [one.unserved for one in guarded_of(tmp_path / FILE)] == [""]
     write_tuned(tmp_path / FILE, [entry_of(config=other)])

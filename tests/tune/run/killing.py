@@ -183,7 +183,7 @@ def under_fire(folder: Path, executor: str, workers: int, kills: int, seed: int,
             lost = left[0] == "scheduler"
             report.kills[left.pop(0)] += 1
             if lost:
-                coordinator.wait(60)
+                coordinator.wait(600)
         code = coordinator.wait()
         if code == 0:
             break

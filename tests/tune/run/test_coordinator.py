@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -235,6 +236,14 @@ def test_what_is_for_one_board_waits_for_it_and_is_given_back_when_that_is_gone_
     assert [(task.points[0], task.board) for task in question.dropped_tasks] == [(POINTS[0], "A")]
     assert [one.point for one in question.taken] == [POINTS[1]]
     assert question.gone == ["w0"]
+
+
+def test_a_worker_on_another_board_does_not_take_what_waits_for_one():
+    """A noise floor is of one board."""
+    runner, task = Coordinator(Asks([]), Script(well)), task_of(POINTS[0], board="A")
+    runner._retries.append(task)
+    assert runner._next(SimpleNamespace(name="w1", board="B")) is None
+    assert runner._next(SimpleNamespace(name="w0", board="A")) == task
 
 
 def test_a_board_that_stays_away_too_long_is_gone_for_good(monkeypatch):

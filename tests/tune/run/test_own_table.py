@@ -46,7 +46,7 @@ def test_what_tune_finds_a_later_process_serves_with_the_digest_of_its_machine_c
     before = json.loads(python("-c", SERVE))
     tune = ("tune", "1032", "1032", "1032", "--gpus", "0", "--trials", "6", "--finals", "2")
     python("-m", "tests.tune.run.command", *tune)
-    (entry,) = json.loads((own / "h200" / "best_configs.json").read_text())
+    (entry,) = json.loads((own / "h200" / "best_configs.json").read_text())["entries"]
     after = json.loads(python("-c", SERVE))
     assert (after, after == before) == (entry["config"], False)
     explain = ("explain", "1032", "1032", "1032", "--gpu", "h200", "--json")

@@ -23,6 +23,7 @@ from hopper_gemm.tune.run.questions.compare import Comparison, choose
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import question
 from hopper_gemm.tune.run.task import Joined
+from hopper_gemm.tune.study.files import read_object, write_sealed
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
@@ -148,7 +149,7 @@ def test_a_run_that_goes_on_prefers_its_own_finalists_to_those_of_an_earlier_com
 
 def note_finalists(folder, finalists, **more):
     path = folder / "provenance.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "finalists": finalists, **more}))
+    write_sealed(path, {**read_object(path), "finalists": finalists, **more})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_comparison_goes_on_only_with_the_same_gpu_kernel_and_libraries(tmp_pa
         Comparison(compared_spec([CUBE]), out, "NVIDIA H100")
     about = json.loads((out / "provenance.json").read_text())
     about["versions"]["torch"] = "1.0"
-    (out / "provenance.json").write_text(json.dumps(about))
+    write_sealed(out / "provenance.json", about)
     with pytest.raises(ResultsError, match=r"was begun with torch 1\.0, now "):
         Comparison(compared_spec([CUBE]), out, "NVIDIA H200")
 
@@ -310,7 +311,7 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
 
     assert folder_of(out, "h200") == out
     about = json.loads((out / "provenance.json").read_text())
-    (out / "provenance.json").write_text(json.dumps({**about, "kernel": kernel_digest()}))
+    write_sealed(out / "provenance.json", {**about, "kernel": kernel_digest()})
     counted(out, out)
     assert len(rows_of(out, "counters")) == 6 + 5
     finished = Sweep(spec, out, {**ABOUT, "kernel": kernel_digest()}).finished

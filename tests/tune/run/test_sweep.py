@@ -12,6 +12,7 @@ from hopper_gemm.model.tuned import FILE, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Outcome
 from hopper_gemm.tune.run.coordinator import RunError, run
 from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import checked
@@ -429,7 +430,7 @@ def test_a_replay_ignores_the_kernels_digest_and_a_measurement_does_not(spec, ou
         Sweep(spec, out, {**ABOUT, "kernel": "k2"})
     replayed(spec, tmp_path / "r", out)
     told = json.loads((out / "provenance.json").read_text())
-    (out / "provenance.json").write_text(json.dumps({**told, "kernel": "k2"}))
+    write_sealed(out / "provenance.json", {**told, "kernel": "k2"})
     replayed(spec, tmp_path / "r", out)
 
 

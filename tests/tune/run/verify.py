@@ -11,9 +11,13 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.store import bare_code
+from hopper_gemm.model.sealed import sha256
+from hopper_gemm.tune.study.provenance import MOMENT
 from tests.conftest import ROOT
 from tests.tune.run.damage import Ground
 from tests.tune.run.killing import as_row, under_fire
@@ -55,6 +59,9 @@ def main() -> None:
     rows = damage(folder / "damage")
     for executor in ("local", "dask"):
         rows += kills(folder, executor)
+    sources = sorted((ROOT / "hopper_gemm/tune").rglob("*.py"))
+    digest = sha256("".join(bare_code(path.read_text()) for path in sources))[:16]
+    rows = [{**row, "sources": digest, "date": datetime.now(UTC).strftime(MOMENT)} for row in rows]
     names = list(dict.fromkeys(name for row in rows for name in row))
     with OUT.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")

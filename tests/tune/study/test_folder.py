@@ -130,7 +130,18 @@ def test_rows_that_were_exchanged_or_added_after_the_end_are_refused(tmp_path):
         StudyFolder(tmp_path / "s")
     lines = whole.splitlines(keepends=True)
     path.write_text("".join([lines[0], *reversed(lines[1:])]))
-    assert StudyFolder(tmp_path / "s").finished, "their order is of no matter"
+    with pytest.raises(ResultsError, match="does not hold the 6 rows"):  # the ends of intervals depend on their order
+        StudyFolder(tmp_path / "s")
+
+
+def test_a_study_that_another_process_began_meanwhile_is_not_continued_with_another_question(tmp_path):
+    """Both found an empty folder; the second to lock it looks again."""
+    late = StudyFolder(tmp_path / "s")
+    made(tmp_path / "s", finish=False)
+    before = (tmp_path / "s" / "provenance.json").read_bytes()
+    with pytest.raises(ResultsError, match="was begun with another question"):
+        late.held({**ABOUT, "spec_digest": "other"}).__enter__()
+    assert (tmp_path / "s" / "provenance.json").read_bytes() == before
 
 
 def test_a_folder_with_rows_of_another_study_is_not_continued(tmp_path):

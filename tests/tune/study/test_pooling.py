@@ -33,6 +33,8 @@ def test_a_process_that_failed_does_not_spoil_the_others_and_one_row_is_left_as_
     good, bad = row(stage="final", speedup=1.1), row("crash", "died", stage="final", process=1)
     assert pooled([good, bad]) == [good]
     assert pooled([bad]) == [bad]
+    again = row("timeout", "took too long", stage="final", process=2)
+    assert pooled([bad, again]) == [again], "the last of those that failed"
 
 
 def test_rows_of_other_contexts_and_stages_are_not_pooled():

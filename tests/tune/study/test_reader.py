@@ -9,14 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from hopper_gemm.tune.study.files import read_json, read_text
+from hopper_gemm.model.sealed import SUM, sealed
+from hopper_gemm.tune.study import reader
+from hopper_gemm.tune.study.files import read_json, read_text, write_sealed
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.pack import pack
-from hopper_gemm.tune.study.reader import frame_of, has_rows, read_provenance, read_rows, read_study, recorded_folders
-from hopper_gemm.tune.study.row import ResultsError, header
+from hopper_gemm.tune.study.reader import (
+    frame_of,
+    has_rows,
+    missing,
+    read_provenance,
+    read_rows,
+    read_study,
+    recorded_folders,
+)
+from hopper_gemm.tune.study.row import ResultsError, header, summed, values_of
 from hopper_gemm.tune.study.schema import CARRIED, NAMES
+from hopper_gemm.tune.study.seal import seal
 from hopper_gemm.tune.tables.pages.publish import publish
 from tests.conftest import ROOT
+from tests.each import each
 from tests.tune.tables.making import row, write_study
 
 SEED = ROOT / "results/archive/h200/2026-11-21-seed-table-first"
@@ -47,7 +59,7 @@ def recorded(tmp_path):
     lines = [header(), *(row.line() for row in study.rows)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     about = {name: value for name, value in study.provenance.items() if name != "finished"}
-    (tmp_path / "provenance.json").write_text(json.dumps(about))
+    write_sealed(tmp_path / "provenance.json", about)
     return tmp_path
 
 
@@ -168,7 +180,7 @@ def test_a_byte_order_mark_is_no_damage_and_a_byte_that_is_no_text_has_its_place
 def told(**changed):
     gpu = {"name": "g", "driver": "580"}
     about = {"schema_version": 3, "study": "s", "source": "measured", "created": "", "gpu": gpu, "spec": {}}
-    return json.dumps({**about, **changed})
+    return sealed({**about, **changed})
 
 
 RUNG = {"name": "first", "adds": "all", "from": None}
@@ -179,9 +191,16 @@ RUNG = {"name": "first", "adds": "all", "from": None}
     [
         ("[]", "must hold an object of JSON but holds a list"),
         ("{", "line 1, column 2: "),
-        ("{}", "the key schema_version is missing"),
-        ('{"schema_version": 3, "study": 7}', "the key source is missing"),
-        (told(study=7), "study must be text but got 7"),
+        ("{}", "carries no sum"),
+        (sealed({"source": "measured"}), "the key schema_version is missing"),
+        (sealed({"schema_version": 3, "study": "s"}), "the key source is missing"),
+        (told(study=7), "study must be a name of letters, digits and . _ + - but got 7"),
+        (told(study="../../x"), "study must be a name of letters, digits and . _ + - but got '../../x'"),
+        (told(study="/abs"), "study must be a name of letters, digits and . _ + - but got '/abs'"),
+        (told(question="\x1b]0;owned"), r"question must be text without control characters but got '\x1b]0;owned'"),
+        (told(noise={"\x1b[2J": 1}), r"the key noise.\x1b[2J must be text without control characters"),
+        (told().replace("580", "581"), "was changed since it was written; restore it"),
+        (told(noise={"burst": 0.1}).replace("0.1", "NaN"), "numbers must be finite but got NaN"),
         (told(rows="tilt"), "rows must be a column of the results but got 'tilt'"),
         (told(facet_rows="tilt"), "facet_rows must be a column of the results but got 'tilt'"),
         (told(created="today"), "created must be a time such as 2026-11-23 08:00 UTC but got 'today'"),
@@ -250,9 +269,58 @@ def test_packed_rows_are_held_to_the_end_of_their_study_too(tmp_path):
     assert len(read_study(folder).rows) == 3
     about = json.loads((folder / "provenance.json").read_text())
     about["finished"]["digest"] = "0" * 64
-    (folder / "provenance.json").write_text(json.dumps(about))
+    write_sealed(folder / "provenance.json", {name: part for name, part in about.items() if name != SUM})
     with pytest.raises(ResultsError, match="does not hold the 3 rows"):
         read_study(folder)
+
+
+def test_rows_in_another_order_are_refused(tmp_path):
+    """The ends of intervals depend on it."""
+    folder = write_study(tmp_path, *ENDED, ended=True)
+    first, *rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    (folder / "rows.csv").write_text("".join([first, *reversed(rows)]))
+    with pytest.raises(ResultsError, match="does not hold the 3 rows"):
+        read_study(folder)
+
+
+def test_packed_rows_unpack_to_no_more_than_a_bound(tmp_path, monkeypatch):
+    """100 kB of xz can be made to take gigabytes of memory."""
+    folder = write_study(tmp_path, *ENDED, ended=True)
+    pack(folder)
+    monkeypatch.setattr(reader, "UNPACKED_BYTES_MAX", 2**25)
+    (folder / "rows.csv.xz").write_bytes(lzma.compress(bytes(2**26)))
+    with pytest.raises(ResultsError, match=r"cannot be unpacked .*; restore it"):
+        read_study(folder)
+
+
+@each("folder", recorded_folders())
+def test_every_recorded_study_says_which_rows_it_has(folder):
+    """A study that was stopped has its rows counted afterwards, so that none of them can vanish."""
+    assert read_provenance(folder)["finished"]["digest"]
+
+
+def test_a_stopped_study_is_sealed_with_its_rows_counted_and_lacks_what_it_lacked(tmp_path):
+    folder = write_study(tmp_path, *ENDED)
+    seal(folder)
+    assert "finished" not in read_provenance(folder)
+    seal(folder, ended=True)
+    assert read_provenance(folder)["finished"]["rows"] == 3
+    assert missing(read_study(folder)) == "rows"
+    only(folder, 3)
+    with pytest.raises(ResultsError, match="1 of the 3 rows of the finished study are gone"):
+        read_study(folder)
+    with pytest.raises(ResultsError, match="does not hold the 3 rows"):
+        seal(folder)
+
+
+def test_control_characters_of_a_row_are_shown(tmp_path):
+    """A terminal obeys them, in a row that another program wrote too."""
+    bad = row("crash", "died \x1b]0;owned\x07", tile_m=64)
+    assert r"died \x1b]0;owned\x07" in bad.line()
+    names = header().split(",")[:-1]
+    values = dict(zip(names, values_of(bad.line(), names), strict=True)) | {"reason": bad.reason}
+    (write_study(tmp_path) / "rows.csv").write_text(f"{header()}\n{summed([values[name] for name in names], names)}\n")
+    assert [one.reason for one in read_rows(tmp_path)] == [r"died \x1b]0;owned\x07"]
 
 
 def test_an_unfinished_study_reads(tmp_path):
@@ -310,6 +378,7 @@ def test_a_packed_file_is_on_the_disk_before_its_csv_goes(tmp_path, steps, monke
     """A machine that loses its power keeps the one or the other."""
     csv, unlink = write_study(tmp_path, *ENDED) / "rows.csv", Path.unlink
     monkeypatch.setattr(Path, "unlink", lambda path, **more: (steps.append(f"no {path.name}"), unlink(path, **more)))
+    steps.clear()
     pack(tmp_path)
     size = (tmp_path / "rows.csv.xz").stat().st_size
     assert steps == [size, "rows.csv.xz", "folder", f"no {csv.name}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, config_of
+from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import digest_of
 from hopper_gemm.tune.study.row import Row, header
 from hopper_gemm.tune.study.schema import TIMED
@@ -70,5 +70,5 @@ def write_study(folder: Path, *rows: Row, ended: bool = False, **about: Any) -> 
     lines = [header(), *(row.line() for row in rows)]
     about |= {"finished": {"rows": len(rows), "digest": digest_of(lines)}} if ended else {}
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
-    (folder / "provenance.json").write_text(json.dumps({**ABOUT, **about}))
+    write_sealed(folder / "provenance.json", {**ABOUT, **about})
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from copy import deepcopy
 from functools import reduce
@@ -12,6 +11,7 @@ import pytest
 
 from docs.generate.pages.index import index
 from hopper_gemm.model.config import LEGEND
+from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.provenance import checked
 from hopper_gemm.tune.study.reader import Study, missing, read_study
 from hopper_gemm.tune.study.row import ResultsError
@@ -83,9 +83,8 @@ def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
     """Name, source, date, GPU and spec are needed; table and seed are not."""
     folder = write_study(tmp_path, row())
     about = {name: ABOUT[name] for name in ("schema_version", "study", "source")}
-    (folder / "provenance.json").write_text(
-        json.dumps({**about, "created": "", "gpu": {"name": "NVIDIA H200", "driver": ""}, "spec": {"space": {}}})
-    )
+    about |= {"created": "", "gpu": {"name": "NVIDIA H200", "driver": ""}, "spec": {"space": {}}}
+    write_sealed(folder / "provenance.json", about)
     text = report(read_study(folder))
     assert "**Measured on an NVIDIA H200.**" in text
     assert "| 256 | 1.00x (4) |" in text

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from hopper_gemm.compiler.child import spawn
@@ -199,7 +199,8 @@ class _Watch(SchedulerPlugin):
 
     def __init__(self, open_gpu: Callable[..., None]) -> None:
         self._open_gpu = open_gpu
-        self.events: SimpleQueue[tuple[str, Event]] = SimpleQueue()
+        # not SimpleQueue: its get waits for ever where a signal handler outlasts the time limit (CPython)
+        self.events: Queue[tuple[str, Event]] = Queue()
         self.addresses: dict[str, str] = {}
         """Addresses of the connected Dask workers, by name."""
 
