@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
+    from hopper_gemm.tune.autotune import autotune
+    from hopper_gemm.tune.measure.paired import bench
 
 __all__ = [
     "Finish",
     "GemmConfig",
     "GemmProblem",
+    "autotune",
     "batch_invariant",
+    "bench",
     "bmm",
     "chained",
     "fallback",
@@ -44,7 +48,9 @@ __all__ = [
 ]
 
 _SERVED = {
+    "autotune": "hopper_gemm.tune.autotune",
     "batch_invariant": "hopper_gemm.serve.kernels",
+    "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
@@ -68,7 +74,14 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
-        module = import_module(_SERVED[name])
+        try:
+            module = import_module(_SERVED[name])
+        except ModuleNotFoundError as error:
+            if not _SERVED[name].startswith("hopper_gemm.tune"):
+                raise
+            raise ModuleNotFoundError(
+                f"hopper_gemm.{name} needs {error.name}, which is missing; pip install 'hopper-gemm[tune]'"
+            ) from error
         found = globals()[name] = getattr(module, name, module)
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
