@@ -11,8 +11,9 @@ inconsistent entry counts as missing, and is compiled again. Folders are made 07
 owns (root excepted) or may write is refused.
 
 A package may bring machine code too: a folder for each kind of host, with the library and the report of each kernel of
-the menu, named likewise, made when its wheel is built and trusted as the package's own code is. A checkout has none,
-unless ``.ci/machine-code`` made it.
+the menu, made when its wheel is built and trusted as the package's own code is. Their names leave the versions out: the
+sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which versions of
+the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import re
 import stat
 import tempfile
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -60,6 +61,10 @@ LOCK = ".lock"
 
 FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
 """What the package brings for this kind of host."""
+
+TESTED = "tested.json"
+"""File of :data:`FOLDER`: of each of :data:`PACKAGES` the lowest and the highest version with which machine code of the
+package was tested, as ``pyproject.toml`` states them."""
 
 FUNCTION = "hopper_gemm"
 """Name of the launcher in an object file."""
@@ -119,8 +124,17 @@ class KernelId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
+        return _entry_digest(self._parts, versions())
+
+    @property
+    def shipped_digest(self) -> str:
+        """Name of the files in a package."""
+        return _entry_digest(self._parts, {})
+
+    @property
+    def _parts(self) -> tuple[object, str]:
         kernel = {**asdict(self), "builder": self.config.builder}
-        return _entry_digest(kernel, source_digest(self.config.builder, self.observer))
+        return kernel, source_digest(self.config.builder, self.observer)
 
 
 @dataclass(frozen=True)
@@ -133,12 +147,19 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        return _entry_digest("padding", source_digest())
+        return _entry_digest(("padding", source_digest()), versions())
+
+    @property
+    def shipped_digest(self) -> str:
+        """Name of the files in a package."""
+        return _entry_digest(("padding", source_digest()), {})
 
 
-def _entry_digest(kernel: object, sources: str) -> str:
-    parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-    return _sha256(json.dumps(parts, sort_keys=True).encode())[:32]
+def _entry_digest(parts: tuple[object, str], among: Mapping[str, str]) -> str:
+    """Digest of a kernel and its sources, and of versions of packages."""
+    kernel, sources = parts
+    named = {"sources": sources, "kernel": kernel, "versions": among, "arch": hopper.ARCH}
+    return _sha256(json.dumps(named, sort_keys=True).encode())[:32]
 
 
 AnyId = KernelId | PaddingId
@@ -216,6 +237,22 @@ def default_store() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopper-gemm" / "kernels"
 
 
+@cache
+def _tested(folder: Path, installed: tuple[tuple[str, str], ...]) -> bool:
+    """Return True if the machine code in a folder was tested with these versions.
+
+    Raises:
+        OSError, ValueError, KeyError: the folder does not say so.
+    """
+    ends = json.loads((folder / TESTED).read_bytes())
+    return all(_numbers(ends[name][0]) <= _numbers(number) <= _numbers(ends[name][1]) for name, number in installed)
+
+
+def _numbers(number: str) -> list[int]:
+    """The numbers of a version, by which versions are in order; that of a release candidate makes it a later one."""
+    return [*map(int, re.findall("[0-9]+", number))]
+
+
 class Shipped(NamedTuple):
     """A kernel that the package brings: its resources and its shared library."""
 
@@ -224,9 +261,12 @@ class Shipped(NamedTuple):
 
 
 def shipped(kernel: AnyId) -> Shipped | None:
-    """The kernel that the package brings; None where it brings none, or where the file is damaged."""
-    library = FOLDER / f"{kernel.digest}.so"
+    """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
+    installed in a version outside of :data:`TESTED`."""
+    library = FOLDER / f"{kernel.shipped_digest}.so"
     try:
+        if not _tested(FOLDER, tuple(versions().items())):
+            return None
         entry = json.loads(library.with_suffix(".json").read_bytes())
         if entry.pop("shared") != _sha256(library.read_bytes()):
             return None
