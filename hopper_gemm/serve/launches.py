@@ -356,7 +356,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     if finish is None:
         if may and torch_is_faster(pick_for(problem, device)):
             return launch_torch
-        _note(call, problem)
+        for note in CALLED if call.config is None else ():
+            note(problem, MODE.context)
         matrix = None if call.out is None else as_matrix(call.out)
         kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
         pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
@@ -369,14 +370,9 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
         return None
     if reasons(default_config(problem, device, finish), problem, finish):
         return None
-    _note(call, problem)
-    return kernel_for(problem, device, None, finish)
-
-
-def _note(call: Call, problem: GemmProblem) -> None:
-    """Tell :data:`CALLED` of a problem whose kernel is looked up."""
-    for note in CALLED if call.config is None else ():
+    for note in CALLED:
         note(problem, MODE.context)
+    return kernel_for(problem, device, None, finish)
 
 
 def _readable(call: Call) -> bool:

@@ -97,7 +97,7 @@ class Autotuned:
         began, device = time.perf_counter(), torch.cuda.current_device()
         torch.cuda.synchronize()
         try:
-            with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            with _plain_torch():
                 (_search if self.seconds_each else _time_picks)(self, cases, device)
         finally:
             torch.cuda.empty_cache()
@@ -126,7 +126,7 @@ def autotune(
 
     Args:
         seconds: search each problem for so long, as ``hopper-gemm tune M N K --seconds`` does, in processes of its own,
-            and measure the best of them again; the same folder under ``results/local``. None: only time the model's
+            and measure the best of them again; in the same folder. None: only time the model's
             best picks, in this process, some seconds a problem; a search replaces them.
         candidates: picks to time, :data:`PICKS` by default; of a search the configs that it measures at most.
         say: called with lines of progress; by default they go to stderr.
@@ -162,6 +162,18 @@ def autotune(
     finally:
         CALLED.remove(note)
     tuning.measure()
+
+
+@contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Context without the program's settings of torch: baseline and reference are those of a process of ``tune``."""
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode(0)
+    try:
+        with torch.no_grad(), torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
 
 
 def _pick(case: Case) -> Pick:
@@ -260,6 +272,7 @@ def _search(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
             try:
                 sweep = _sweep(tuning, case, source, said)
                 if not sweep.finished:
+                    tuning.say(f"{said}: a search of {tuning.seconds_each:g} s into {sweep.out}")
                     kept = kept or Kept(source.executor(Job("autotune", fresh=sweep.spec.final.fresh), tuning.say))
                     run(sweep, kept, tuning.say)
                 pick = _pick(case)

@@ -247,6 +247,24 @@ def test_a_batch_invariant_call_gets_an_entry_of_its_rule(gpu):
     assert kernels.pick_for(SMALL).how == "model"
 
 
+def test_settings_of_torch_are_those_of_tune_while_it_measures_and_the_programs_afterwards(gpu, monkeypatch):
+    seen = []
+
+    def measure(bench, point, protocol):
+        seen.append((torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()))
+        return fakes.outcome(fakes.Ask(point, protocol))
+
+    monkeypatch.setattr(FakeBench, "measure", measure)
+    torch.use_deterministic_algorithms(True)
+    try:
+        gpu.tuned(product)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_grad_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert {*seen} == {(False, False)}
+
+
 def test_a_pick_that_is_wrong_or_does_not_compile_is_left_out_and_a_problem_without_one_is_named(gpu):
     first, second, *_ = choices(SMALL, module.PICKS)
     gpu.wrong, gpu.failing = {str(first)}, {str(KernelId.of(second, SMALL).config)}

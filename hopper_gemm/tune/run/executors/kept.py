@@ -19,6 +19,8 @@ class Kept:
         self._executor = executor
         self._joined: dict[str, Event] = {}
         self._again: list[tuple[str, Event]] = []
+        self._earlier = self._last = 0
+        """Numbers of earlier runs' tasks, and the last number given: a worker takes a number once."""
 
     @property
     def awaited(self) -> str:
@@ -37,12 +39,13 @@ class Kept:
         return events
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """Send a task by the executor."""
-        self._executor.send(worker, number, task)
+        """Send a task by the executor, under a number that no earlier run has given."""
+        self._last = max(self._last, self._earlier + number)
+        self._executor.send(worker, self._earlier + number, task)
 
     def close(self) -> None:
         """End a run; the workers stay."""
-        self._again = [*self._joined.items()]
+        self._again, self._earlier = [*self._joined.items()], self._last
 
     def end(self) -> None:
         """End the workers."""
