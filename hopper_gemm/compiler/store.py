@@ -124,15 +124,11 @@ class KernelId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        return _entry_digest(self._parts, versions())
+        return entry_digest(self, versions())
 
     @property
-    def shipped_digest(self) -> str:
-        """Name of the files in a package."""
-        return _entry_digest(self._parts, {})
-
-    @property
-    def _parts(self) -> tuple[object, str]:
+    def parts(self) -> tuple[object, str]:
+        """The kernel's values, and the digest of its sources."""
         kernel = {**asdict(self), "builder": self.config.builder}
         return kernel, source_digest(self.config.builder, self.observer)
 
@@ -147,17 +143,17 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        return _entry_digest(("padding", source_digest()), versions())
+        return entry_digest(self, versions())
 
     @property
-    def shipped_digest(self) -> str:
-        """Name of the files in a package."""
-        return _entry_digest(("padding", source_digest()), {})
+    def parts(self) -> tuple[object, str]:
+        """As of a kernel."""
+        return "padding", source_digest()
 
 
-def _entry_digest(parts: tuple[object, str], among: Mapping[str, str]) -> str:
-    """Digest of a kernel and its sources, and of versions of packages."""
-    kernel, sources = parts
+def entry_digest(wanted: AnyId, among: Mapping[str, str]) -> str:
+    """Name of a binary, by its sources and by versions of packages: in a package, of none."""
+    kernel, sources = wanted.parts
     named = {"sources": sources, "kernel": kernel, "versions": among, "arch": hopper.ARCH}
     return _sha256(json.dumps(named, sort_keys=True).encode())[:32]
 
@@ -263,7 +259,7 @@ class Shipped(NamedTuple):
 def shipped(kernel: AnyId) -> Shipped | None:
     """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
     installed in a version outside of :data:`TESTED`."""
-    library = FOLDER / f"{kernel.shipped_digest}.so"
+    library = FOLDER / f"{entry_digest(kernel, {})}.so"
     try:
         if not _tested(FOLDER, tuple(versions().items())):
             return None

@@ -125,9 +125,9 @@ def autotune(
     where it stopped, and one that runs again measures nothing. With several processes on one host let one of them tune.
 
     Args:
-        seconds: search each problem for so long, as ``hopper-gemm tune M N K --seconds`` does, in processes of its own,
-            and measure the best of them again; in the same folder. None: only time the model's
-            best picks, in this process, some seconds a problem; a search replaces them.
+        seconds: search each problem for so long, as ``hopper-gemm tune M N K --seconds`` does, in its folder and by
+            processes of their own. None: time the model's best picks alone, in this process, some seconds a problem; a
+            search replaces them.
         candidates: picks to time, :data:`PICKS` by default; of a search the configs that it measures at most.
         say: called with lines of progress; by default they go to stderr.
 

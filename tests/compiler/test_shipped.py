@@ -14,7 +14,7 @@ from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into, load
 from hopper_gemm.compiler.shared import link
-from hopper_gemm.compiler.store import KernelId, KernelStore, versions
+from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from tests.compiler.test_shared import LOAD
@@ -22,15 +22,16 @@ from tests.conftest import ROOT
 
 CONFIG, PROBLEM = GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512)
 KERNEL = KernelId.of(CONFIG, PROBLEM)
+NAME = entry_digest(KERNEL, {})
 REPORT = CubinReport(*[0] * 9, "code")
 
 
 def bring(folder, library: bytes) -> None:
     """Put a library into a package's folder."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{KERNEL.shipped_digest}.so").write_bytes(library)
+    (folder / f"{NAME}.so").write_bytes(library)
     entry = {"shared": hashlib.sha256(library).hexdigest(), **asdict(REPORT)}
-    (folder / f"{KERNEL.shipped_digest}.json").write_text(json.dumps(entry))
+    (folder / f"{NAME}.json").write_text(json.dumps(entry))
     (folder / store.TESTED).write_text(json.dumps({name: [version, version] for name, version in versions().items()}))
 
 
@@ -78,9 +79,9 @@ def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
 def test_a_damaged_or_missing_file_counts_as_absent(brought, damage):
     assert store.shipped(KERNEL) is not None
     if damage == "none":
-        (brought / f"{KERNEL.shipped_digest}.so").unlink()
+        (brought / f"{NAME}.so").unlink()
     else:
-        (brought / f"{KERNEL.shipped_digest}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
+        (brought / f"{NAME}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
     assert store.shipped(KERNEL) is None
 
 
@@ -142,6 +143,6 @@ def test_a_portable_library_names_no_folder_and_is_loaded_without_the_dsl(tmp_pa
     assert b"site-packages" not in portable
     assert b"site-packages" in store.shared_library(KERNEL).read_bytes()
     bring(tmp_path / "package", portable)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{KERNEL.shipped_digest}.so")]
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{NAME}.so")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert told.stdout.strip() == "False True"
