@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.scaled import scaled_mm
+    from hopper_gemm.tune.autotune import autotune
+    from hopper_gemm.tune.measure.paired import bench
 
 __all__ = [
     "Finish",
     "GemmConfig",
     "GemmProblem",
+    "autotune",
     "batch_invariant",
+    "bench",
     "bmm",
     "chained",
     "fallback",
@@ -46,7 +50,9 @@ __all__ = [
 ]
 
 _SERVED = {
+    "autotune": "hopper_gemm.tune.autotune",
     "batch_invariant": "hopper_gemm.serve.kernels",
+    "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
@@ -71,7 +77,14 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")
     if name in _SERVED:
-        module = import_module(_SERVED[name])
+        try:
+            module = import_module(_SERVED[name])
+        except ModuleNotFoundError as error:
+            if not _SERVED[name].startswith("hopper_gemm.tune"):
+                raise
+            raise ModuleNotFoundError(
+                f"hopper_gemm.{name} needs {error.name}, which is missing; pip install 'hopper-gemm[tune]'"
+            ) from error
         value = globals()[name] = getattr(module, name, module)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,6 +53,14 @@ def test_tvm_ffis_range_begins_where_vllm_and_sglang_pin_it_and_the_newest_is_pi
     assert Version(pinned()[TVM_FFI]) > Version("0.1.11")
 
 
+def test_machine_code_is_for_versions_from_the_floor_of_the_requirements_to_the_pin():
+    ends = {
+        name: [next(one.version for one in required()[name].specifier if one.operator == ">="), pinned()[name]]
+        for name in (DSL, TVM_FFI)
+    }
+    assert PYPROJECT["tool"]["hopper-gemm"]["tested"] == ends
+
+
 def test_the_readmes_table_of_requirements_says_what_is_required_and_what_doctor_asks_for():
     text = (ROOT / "README.md").read_text().partition("## Requirements\n")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]

@@ -30,9 +30,10 @@ MAY_IMPORT = {
         *("compiler", "model"),
     },
     "tune.tables": {"tune.search", "tune.study", "tune.parameters", "model"},
+    "tune.autotune": {"tune.run", "tune.measure", "tune.study", "tune.statistics", "serve", "compiler", "model"},
     "lab": {"tune", "compiler", "kernel", "model", "serve"},
     "cli": {"lab", "tune", "compiler", "model", "serve"},
-    "__init__": {"model", "serve"},
+    "__init__": {"model", "serve", "tune.autotune", "tune.measure"},
     "__main__": {"cli"},
 }
 """Packages whose modules a package may import beside its own; a package stands for those inside it."""

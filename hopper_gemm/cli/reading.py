@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from hopper_gemm.tune.tables.view import View
 
 ALL = "exhaustive,random,tpe,gp,prior"
+
+LINE_SECONDS = 5.0
+"""Time between two lines of progress of compilation."""
 
 
 def read_and_warn(folder: Path) -> Study:
@@ -265,6 +270,21 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
     print(json.dumps(sizes) if as_json else text)
 
 
+def paced(say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
+    """Return a watcher of compilation that says every :data:`LINE_SECONDS` how many kernels are done, and when all are,
+    with the minutes that the others will take."""
+    began = last = clock()
+
+    def watch(done: int, total: int) -> None:
+        nonlocal last
+        now = clock()
+        if done == total or now - last >= LINE_SECONDS:
+            last = now
+            say(f"{done} of {total} compiled, {(now - began) / done * (total - done) / 60:.1f} minutes to go")
+
+    return watch
+
+
 @command
 def seal(
     paths: Annotated[list[Path], typer.Argument(help="Results folders and tuned tables.")],
@@ -287,8 +307,10 @@ def seal(
 def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    dtype: options.Dtype = "bf16",
-    layouts: options.Layouts = "kk",
+    dtype: Annotated[str | None, typer.Option(help=f"{options.TYPES}. Default: bf16.")] = None,
+    layouts: Annotated[
+        str | None, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
+    ] = None,
     menu: Annotated[
         bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
     ] = False,
@@ -300,11 +322,13 @@ def prebuild(
 ) -> None:
     """Compile ahead what matmul runs on problems.
 
-    With --menu every kernel that it picks for untuned problems of a type and layouts. First calls then load a kernel
-    instead of compiling it. No GPU is needed.
+    With --menu every kernel that it picks for untuned problems: bf16 and fp16 in all layouts, and layers with the usual
+    epilogues; with --dtype or --layouts the products of these alone. First calls then load a kernel instead of
+    compiling it; what was compiled stays if the command is stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
-    from hopper_gemm.compiler.store import default_store
+    from hopper_gemm.compiler.store import KernelStore, default_store
+    from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU
     from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.study.shapes import problems_of
 
@@ -312,22 +336,26 @@ def prebuild(
         raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
     _, _, problems = ("", "", ()) if menu else problems_of(shapes, sizes or (), "burst")
     if sizes:
-        problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
+        problems = tuple(replace(problem, dtype=dtype or "bf16", layouts=layouts or "kk") for problem in problems)
     problems = options.with_rule(problems, batch_invariant)
-    kind = kind_of(gpu)
+    kind, whole = kind_of(gpu), menu and dtype is None and layouts is None
+    parts = WHOLE_MENU if whole else [(dtype or "bf16", layouts or "kk")] * menu
     done = compile_ahead(
         problems,
-        menu=[(dtype, layouts)] if menu else (),
+        menu=parts,
         context=context,
         gpu=kind,
         chip=chip_here(kind, sms),
-        watch=lambda at, total: stderr(f"{at} of {total} compiled"),
+        watch=paced(stderr),
     )
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        what = f"of the menu for {dtype} {layouts}" if menu else f"serve {len(problems)} problems"
+        of_part = "of the menu" if whole else f"of the menu for {dtype or 'bf16'} {layouts or 'kk'}"
+        what = of_part if menu else f"serve {len(problems)} problems"
+        usage = KernelStore(default_store()).usage()
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
+        print(f"it holds {usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB")
         if not done.extension:
             print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:

@@ -11,8 +11,9 @@ look-up; an inconsistent entry counts as missing, and is compiled again. :mod:`h
 and files, and refuses those that another user owns or may write.
 
 A package may bring machine code too: a folder for each kind of host, with the library and the report of each kernel of
-the menu, named likewise, made when its wheel is built and trusted as the package's own code is. A checkout has none,
-unless ``.ci/machine-code`` made it.
+the menu, made when its wheel is built and trusted as the package's own code is. Their names leave the versions out: the
+sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which versions of
+the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import platform
 import re
 import secrets
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -60,6 +61,10 @@ LOCKING = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FOLDER = Path(__file__).parents[1] / "machine_code" / platform.machine()
 """What the package brings for this kind of host."""
+
+TESTED = "tested.json"
+"""File of :data:`FOLDER`: of each of :data:`PACKAGES` the lowest and the highest version with which machine code of the
+package was tested, as ``pyproject.toml`` states them."""
 
 FUNCTION = "hopper_gemm"
 """Name of the launcher in an object file."""
@@ -113,8 +118,13 @@ class KernelId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        builder = self.config.builder
-        return _entry_digest({**asdict(self), "builder": builder}, source_digest(builder, self.observer))
+        return entry_digest(self, versions())
+
+    @property
+    def parts(self) -> tuple[object, str]:
+        """The kernel's values, and the digest of its sources."""
+        kernel = {**asdict(self), "builder": self.config.builder}
+        return kernel, source_digest(self.config.builder, self.observer)
 
 
 @dataclass(frozen=True)
@@ -127,12 +137,19 @@ class PaddingId:
     @property
     def digest(self) -> str:
         """Name of the entry in a store."""
-        return _entry_digest("padding", source_digest())
+        return entry_digest(self, versions())
+
+    @property
+    def parts(self) -> tuple[object, str]:
+        """As of a kernel."""
+        return "padding", source_digest()
 
 
-def _entry_digest(kernel: object, sources: str) -> str:
-    parts = {"sources": sources, "kernel": kernel, "versions": versions(), "arch": hopper.ARCH}
-    return sha256(json.dumps(parts, sort_keys=True).encode())[:32]
+def entry_digest(wanted: AnyId, among: Mapping[str, str]) -> str:
+    """Name of a binary, by its sources and by versions of packages: in a package, of none."""
+    kernel, sources = wanted.parts
+    named = {"sources": sources, "kernel": kernel, "versions": among, "arch": hopper.ARCH}
+    return sha256(json.dumps(named, sort_keys=True))[:32]
 
 
 AnyId = KernelId | PaddingId
@@ -185,10 +202,29 @@ def default_store() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hopper-gemm" / "kernels"
 
 
+@cache
+def _tested(folder: Path, installed: tuple[tuple[str, str], ...]) -> bool:
+    """Return True if the machine code in a folder was tested with these versions.
+
+    Raises:
+        OSError, ValueError, KeyError: the folder does not say so.
+    """
+    ends = json.loads((folder / TESTED).read_bytes())
+    return all(_numbers(ends[name][0]) <= _numbers(number) <= _numbers(ends[name][1]) for name, number in installed)
+
+
+def _numbers(number: str) -> list[int]:
+    """The numbers of a version, by which versions are in order; that of a release candidate makes it a later one."""
+    return [*map(int, re.findall("[0-9]+", number))]
+
+
 def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
-    """Resources and shared library of a kernel that the package brings; None if there is none, or damaged."""
-    library = FOLDER / f"{kernel.digest}.so"
+    """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
+    installed in a version outside of :data:`TESTED`."""
+    library = FOLDER / f"{entry_digest(kernel, {})}.so"
     try:
+        if not _tested(FOLDER, tuple(versions().items())):
+            return None
         entry = unsealed(library.with_suffix(".json").read_text())
         if entry.pop("shared") != sha256(library.read_bytes()):
             return None

@@ -67,8 +67,8 @@ def binaries() -> tuple[Kernel, ...]:
     return tuple(plain.but(**values) for values in listed)
 
 
-def suited(dtype: str, layouts: str) -> list[Kernel]:
-    """The binaries that can run some problem of an element type and layouts."""
+def suited(dtype: str, layouts: str, finish: Finish | None = None) -> list[Kernel]:
+    """The binaries that can run some problem of an element type and layouts, with a finish if there is one."""
 
     def smallest(kernel: Kernel) -> GemmProblem:
         """A problem of one cluster tile."""
@@ -76,7 +76,9 @@ def suited(dtype: str, layouts: str) -> list[Kernel]:
         k = kernel.tile_k * kernel.split_k * kernel.stages
         return GemmProblem(*(sides[::-1] if kernel.swap_ab else sides), k, dtype, layouts)
 
-    return [kernel for kernel in binaries() if not pair_reasons(kernel, smallest(kernel))]
+    gated = finish is not None and finish.gated
+    offered = dict.fromkeys(way.compiled() for way in menu(gated=True)) if gated else binaries()
+    return [kernel for kernel in offered if not pair_reasons(kernel, smallest(kernel), finish)]
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -73,6 +73,10 @@ def batch_invariant() -> Iterator[None]:
         yield
     finally:
         MODE.batch_invariant = before
+
+
+CALLED: list[Callable[[GemmProblem, str], None]] = []
+"""Called with problem and context of each first call that names no config."""
 
 
 def kernel_for(

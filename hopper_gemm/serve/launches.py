@@ -49,7 +49,7 @@ from hopper_gemm.serve.call import (
 )
 from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster
-from hopper_gemm.serve.kernels import MODE, default_config, kernel_for, pick_for
+from hopper_gemm.serve.kernels import CALLED, MODE, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
@@ -346,6 +346,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
     pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
     if finish is None:
+        for note in CALLED if call.config is None else ():
+            note(problem, MODE.context)
         matrix = None if call.out is None else as_matrix(call.out)
         kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
         return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
@@ -356,6 +358,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
         return None
     if reasons(default_config(problem, device, finish), problem, finish):
         return None
+    for note in CALLED:
+        note(problem, MODE.context)
     return kernel_for(problem, device, None, finish)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into, load
 from hopper_gemm.compiler.shared import link
-from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.sealed import sealed
@@ -22,15 +23,17 @@ from tests.conftest import ROOT
 
 CONFIG, PROBLEM = GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512)
 KERNEL = KernelId.of(CONFIG, PROBLEM)
+NAME = entry_digest(KERNEL, {})
 REPORT = CubinReport(*[0] * 9, "code")
 
 
 def bring(folder, library: bytes) -> None:
     """Put a library into a package's folder."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{KERNEL.digest}.so").write_bytes(library)
+    (folder / f"{NAME}.so").write_bytes(library)
     entry = {"shared": hashlib.sha256(library).hexdigest(), **asdict(REPORT)}
-    (folder / f"{KERNEL.digest}.json").write_text(sealed(entry))
+    (folder / f"{NAME}.json").write_text(sealed(entry))
+    (folder / store.TESTED).write_text(json.dumps({name: [version, version] for name, version in versions().items()}))
 
 
 @pytest.fixture
@@ -77,9 +80,58 @@ def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
 def test_a_damaged_or_missing_file_counts_as_absent(brought, damage):
     assert store.shipped(KERNEL) is not None
     if damage == "none":
-        (brought / f"{KERNEL.digest}.so").unlink()
+        (brought / f"{NAME}.so").unlink()
     else:
-        (brought / f"{KERNEL.digest}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
+        (brought / f"{NAME}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
+    assert store.shipped(KERNEL) is None
+
+
+@pytest.mark.parametrize(
+    ("dsl", "ffi", "there"),
+    [
+        ("4.8.0", "0.1.11", True),
+        ("4.8.1", "0.1.15.post2", True),
+        ("4.8.1", "0.1.12", True),
+        ("4.7.9", "0.1.12", False),
+        ("4.10.0", "0.1.12", False),
+        ("4.8.1", "0.1.16", False),
+        ("4.8.1rc1", "0.1.12", False),
+    ],
+)
+def test_another_version_within_the_tested_range_uses_the_same_file_and_one_beyond_it_none(
+    brought, monkeypatch, dsl, ffi, there
+):
+    ends = {store.DSL: ["4.8.0", "4.8.1"], "apache-tvm-ffi": ["0.1.11", "0.1.15.post2"]}
+    (brought / store.TESTED).write_text(json.dumps(ends))
+    monkeypatch.setattr(store, "versions", lambda: {store.DSL: dsl, "apache-tvm-ffi": ffi})
+    assert (store.shipped(KERNEL) is not None) == there
+
+
+@pytest.mark.parametrize("source", ["kernel/work.py", "compiler/abi.py", "compiler/compile.py", "model/kernel.py"])
+def test_a_changed_source_of_machine_code_or_of_the_launch_leaves_the_file_unused(brought, monkeypatch, source):
+    changed = []
+
+    def bytes_of(path):
+        content = read(path)
+        if path.as_posix().endswith(f"hopper_gemm/{source}"):
+            changed.append(path)
+            content += b"\nCHANGED = 1\n"
+        return content
+
+    read = store.Path.read_bytes
+    store.source_digest.cache_clear()
+    assert store.shipped(KERNEL) is not None
+    monkeypatch.setattr(store.Path, "read_bytes", bytes_of)
+    store.source_digest.cache_clear()
+    try:
+        assert store.shipped(KERNEL) is None
+        assert changed
+    finally:
+        store.source_digest.cache_clear()
+
+
+def test_without_a_range_of_versions_nothing_is_used(brought):
+    (brought / store.TESTED).unlink()
     assert store.shipped(KERNEL) is None
 
 
@@ -92,6 +144,6 @@ def test_a_portable_library_names_no_folder_and_is_loaded_without_the_dsl(tmp_pa
     assert b"site-packages" not in portable
     assert b"site-packages" in store.shared_library(KERNEL).read_bytes()
     bring(tmp_path / "package", portable)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{KERNEL.digest}.so")]
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{NAME}.so")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert told.stdout.strip() == "False True"

@@ -17,10 +17,26 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
-from hopper_gemm.model.problem import GemmProblem, listed, shown
+from hopper_gemm.model.problem import LAYOUTS, GemmProblem, listed, shown
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
+
+EPILOGUES = (
+    *(Finish(bias=True, activation=activation) for activation in ("", "gelu", "gelu_tanh")),
+    *(Finish(bias=bias, residual=True) for bias in (False, True)),
+    Finish(activation="silu", gated=True),
+)
+"""What follows the products of most models."""
+
+MenuPart = tuple[str, str] | tuple[str, str, Finish]
+
+WHOLE_MENU: tuple[MenuPart, ...] = (
+    *((dtype, layouts) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
+    *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in EPILOGUES),
+)
+"""Every part of the menu that a model of bf16 or fp16 calls: products however their operands lie, and layers, whose
+operands are contiguous along k, with what follows them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,7 @@ class Prebuilt:
 def prebuild(
     problems: Iterable[GemmProblem | tuple[int, int, int] | tuple[GemmProblem, Finish]] = (),
     *,
-    menu: Iterable[tuple[str, str]] = (),
+    menu: Iterable[MenuPart] = (),
     context: str = "isolated",
     gpu: str | None = None,
     chip: Chip = SXM,
@@ -58,7 +74,8 @@ def prebuild(
             finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
-            most.
+            most; with a finish as a third element those that serve it, of gated layers 136 at most.
+            :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
@@ -92,9 +109,10 @@ def prebuild(
         raise ValueError(f"workers must be 1 or more but got {workers}")
     menu = listed("menu", menu, "(element type, layouts)")
     for types in menu:
-        if not isinstance(types, tuple | list) or len(types) != 2:
+        size = len(types) if isinstance(types, tuple | list) else 0
+        if size != 2 and not (size == 3 and isinstance(types[2], Finish)):
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
-        GemmProblem(8, 8, 8, *types)
+        GemmProblem(8, 8, 8, *types[:2])
     among = tables(None if gpu is None else slug(gpu))
     pairs: dict[tuple[GemmProblem, Finish | None], None] = {}
     for given in listed("problems", problems, "problems"):
@@ -107,8 +125,16 @@ def prebuild(
         for problem, finish in pairs
     ]
     wanted += [PaddingId() for problem, _ in pairs if problem.padded]
-    wanted += [KernelId.of(kernel, GemmProblem(8, 8, 8, *types)) for types in menu for kernel in suited(*types)]
-    return build(list(dict.fromkeys(wanted)), store, workers, watch)
+    return build(list(dict.fromkeys([*wanted, *menu_kernels(menu)])), store, workers, watch)
+
+
+def menu_kernels(parts: Iterable[MenuPart]) -> list[KernelId]:
+    """Return the kernels of parts of the menu."""
+    return [
+        KernelId.of(kernel, GemmProblem(8, 8, 8, dtype, layouts), finish=next(iter(finish), None))
+        for dtype, layouts, *finish in parts
+        for kernel in suited(dtype, layouts, *finish)
+    ]
 
 
 def build(

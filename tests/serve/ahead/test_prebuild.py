@@ -8,13 +8,16 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import hopper_gemm
+from hopper_gemm.cli.app import app
+from hopper_gemm.cli.reading import paced
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId
 from hopper_gemm.model.menu import choose
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
@@ -74,6 +77,60 @@ def test_the_whole_menu_of_a_type_and_layouts_is_compiled_so_that_no_pick_is_lef
         kernel = KernelId.of(choose(GemmProblem(*sizes, "bf16_fp32", "kn")), GemmProblem(*sizes, "bf16_fp32", "kn"))
         assert KernelStore(tmp_path).report(kernel) is not None or kernel.config.tile_n == 8
     assert hopper_gemm.prebuild(menu=[("bf16_fp32", "kn"), ("bf16", "kn")], store=tmp_path).compiled > 64
+
+
+def test_the_whole_menu_has_every_pick_of_both_types_all_layouts_and_the_usual_epilogues():
+    ready = {*module.menu_kernels(module.WHOLE_MENU)}
+    assert len(ready) == len(module.menu_kernels(module.WHOLE_MENU))
+    parts = [
+        *((dtype, layouts, None) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
+        *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in module.EPILOGUES),
+    ]
+    for sizes in ((16, 4096, 4096), (784, 3584, 1024), (8192, 8192, 8192), (512, 512, 65536)):
+        for dtype, layouts, finish in parts:
+            problem = GemmProblem(*sizes, dtype, layouts)
+            pick = choose(problem, finish=finish)
+            assert KernelId.of(pick, problem, finish=finish) in ready, (problem, finish, pick)
+
+
+def test_an_element_of_the_menu_may_have_a_finish(pool, tmp_path):
+    finish = hopper_gemm.Finish(activation="silu", gated=True)
+    done = hopper_gemm.prebuild(menu=[("bf16", "kk", finish)], store=tmp_path)
+    kernels = module.menu_kernels([("bf16", "kk", finish)])
+    assert done.kernels == len(kernels)
+    assert {kernel.finish for kernel in kernels} == {finish}
+    with pytest.raises(TypeError, match="menu must have pairs such as"):
+        hopper_gemm.prebuild(menu=[("bf16", "kk", "silu")], store=tmp_path)
+
+
+def test_progress_comes_at_intervals_and_at_the_end():
+    lines, times = [], iter([0.0, 1.0, 5.0, 9.0, 12.0])
+    watch = paced(lines.append, lambda: next(times))
+    for done in range(1, 5):
+        watch(done, 4)
+    assert lines == ["2 of 4 compiled, 0.1 minutes to go", "4 of 4 compiled, 0.0 minutes to go"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ([], module.WHOLE_MENU),
+        (["--dtype", "fp16"], [("fp16", "kk")]),
+        (["--layouts", "mn"], [("bf16", "mn")]),
+    ],
+)
+def test_the_command_compiles_the_whole_menu_or_one_part_and_says_how_much_the_store_holds(
+    monkeypatch, tmp_path, options, parts
+):
+    given = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        module, "prebuild", lambda problems, menu, **named: given.append(menu) or module.Prebuilt(7, 2, {}, True)
+    )
+    done = CliRunner().invoke(app, ["prebuild", "--menu", "--gpu", "h200", *options])
+    assert (given, done.exit_code) == ([parts], 0), done.output
+    assert "7 kernels of the menu" in done.stdout
+    assert "it holds 0 kernels, 0.0 MB" in done.stdout
 
 
 def test_what_the_store_holds_is_not_compiled_again(pool, tmp_path, monkeypatch):
