@@ -409,14 +409,14 @@ def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
 
 def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
-    write = store_module.replace_file
+    write = KernelStore._write
 
     def refuse(store, folder, path, content):
         if store.root == root:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(store, folder, path, content)
 
-    monkeypatch.setattr(store_module, "replace_file", refuse)
+    monkeypatch.setattr(KernelStore, "_write", refuse)
 
 
 def read_only(monkeypatch, root):
