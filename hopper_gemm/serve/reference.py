@@ -84,8 +84,9 @@ def by_torch(call: Call) -> torch.Tensor:
         elif dtype != a.dtype:
             a, b = a.to(dtype), b.to(dtype)
         product = torch.mm(a, b, **more)
-        # autocast may have chosen another type than out_dtype
-        return product if out is not None or call.out_dtype is None else product.to(call.out_dtype)
+        if out is not None:
+            return out  # of a subclass torch.mm returns another object
+        return product if call.out_dtype is None else product.to(call.out_dtype)  # autocast has chosen another
     a, b = (tensor if tensor.dtype == dtype else tensor.to(dtype) for tensor in (a, b))
     if call.kind == "bmm":
         return torch.matmul(a, b).to(dtype)
