@@ -16,9 +16,10 @@ from hopper_gemm.serve.reference import activated
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 1e-5}
 SLACK, TRUNCATION = 5e-5, 1e-5
-"""Of an element: fp32 sums in another order and the GPU's exp2 and reciprocal, for products of size 2; and, in units of
-the elements' root mean square, the tensor cores' truncation as they accumulate (tune.measure.correctness): 2e-6 in a
-simulation of 5.5 million elements at k = 1032."""
+"""What an element may be off by beside the rounding of the output. The first is for fp32 sums in another order and for
+the GPU's exp2 and reciprocal, where elements are of size 2. The second is for the tensor cores, which truncate each
+partial sum to 24 bits: 2^-24 for each of k / 16 steps, 4e-6 at k = 1032, as a share of the root mean square of the
+elements, which is what partial sums measure."""
 
 KINDS = {
     "cooperative": GemmConfig(tile_m=256, tile_n=128),
