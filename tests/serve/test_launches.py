@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from itertools import product as every
 from pathlib import Path
@@ -243,3 +244,34 @@ def test_sizes_without_a_hash_are_traced():
     x, w = random(8, 16), random(24, 16)
     graph = make_fx(lambda x, w: hopper_gemm.linear(x, w), tracing_mode="symbolic")(x, w)
     assert torch.equal(graph(x, w), linear_op(x, w))
+
+
+CHANGES_OF_A_CALL = {
+    "bias": lambda n, half: {"bias": torch.ones(n).to(half)},
+    "activation": lambda n, half: {"activation": "gelu"},
+    "residual": lambda n, half: {"residual": torch.ones(3, 8, n).to(half)},
+    "scale": lambda n, half: {"scale": 0.5},
+    "out_dtype": lambda n, half: {"out_dtype": torch.float32},
+    "batch_invariant": lambda n, half: {"batch_invariant": True},
+    "out": lambda n, half: {"out": torch.ones(3, 8, n).to(half)},
+}
+"""A value of each argument of a layer that is not its default."""
+
+
+@pytest.mark.parametrize("name", CHANGES_OF_A_CALL)
+def test_whatever_changes_a_launch_is_in_its_key(launches, monkeypatch, name):
+    """Change one argument: the call is a first one, and gives its own result. A scaled layer never runs the kernel of
+    one without a scale."""
+    x, w, _, _ = layer()
+    firsts, first_call = [], room.first_call
+    monkeypatch.setattr(room, "first_call", lambda *given: firsts.append(given) or first_call(*given))
+    n, half = w.shape[0], x.dtype
+    with torch.no_grad():
+        for more in ({}, CHANGES_OF_A_CALL[name](n, half), {}, CHANGES_OF_A_CALL[name](n, half)):
+            expected = {key: value for key, value in more.items() if key not in ("batch_invariant", "out", "out_dtype")}
+            product = linear_op(x, w, **expected)
+            given = hopper_gemm.linear(x, w, **more)
+            assert given.dtype == more.get("out_dtype", half)
+            assert torch.equal(given.to(half), product)
+    assert len(firsts) == 2 or name == "out"  # the extension runs one launch with an output and without
+    assert set(CHANGES_OF_A_CALL) | {"x", "w"} >= set(inspect.signature(hopper_gemm.linear).parameters)

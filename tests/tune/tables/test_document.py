@@ -133,8 +133,8 @@ def test_the_best_so_far_never_falls_and_counts_only_what_ran(tmp_path):
 
 
 def test_no_text_of_a_study_becomes_an_element_or_a_script(tmp_path):
-    about = {"study": EVIL, "question": EVIL, "converted": EVIL, "missing": {EVIL: EVIL}, "versions": {EVIL: EVIL}}
-    evil = [row("crash", EVIL, study=EVIL), row(board="GPU-1", peek=False, study=EVIL)]
+    about = {"question": EVIL, "converted": EVIL, "missing": {EVIL: EVIL}, "versions": {EVIL: EVIL}}
+    evil = [row("crash", EVIL), row(board=EVIL, peek=False)]
     found = page(tmp_path, *evil, **about)
     assert [tag for tag, _ in found.found if tag == "img"] == []
     assert [name for _, values in found.found for name in values if name.startswith("on")] == []
