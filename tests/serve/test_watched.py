@@ -16,14 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import hopper_gemm
 from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.ops import linear_op, linear_out_op, mm, mm_out
-from tests.serve.launcher import Launches
 from tests.serve.test_matmul import random
-
-
-@pytest.fixture(params=["python", "extension"])
-def launches(monkeypatch, request):
-    native = request.getfixturevalue("extension") if request.param == "extension" else None
-    return Launches(monkeypatch, native=native)
 
 
 @pytest.fixture(params=["first", "known"])
@@ -147,7 +140,8 @@ def test_the_jits_tracer_records_the_operator(launches, known, kind):
 
 
 @kinds
-def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind):
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind, strict):
     class Model(torch.nn.Module):
         def __init__(self, w):
             super().__init__()
@@ -157,7 +151,7 @@ def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind):
             return call_in(kind, x, self.w)
 
     x, w = operands(known, kind)
-    exported = torch.export.export(Model(w), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+    exported = torch.export.export(Model(w), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=strict)
     assert OPERATORS[kind][0] in [node.target for node in exported.graph.nodes]
     assert exported.module()(random(32, 16)).shape == (32, 40)
 
