@@ -121,10 +121,13 @@ def test_a_config_is_run_within_a_function_mode_as_outside(launches):
 
 
 @kinds
-@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic", "functionalized"])
 def test_make_fx_traces_the_operator(launches, known, kind, tracing):
     x, w = operands(known, kind)
-    graph = make_fx(partial(call_in, kind), tracing_mode=tracing)(x, w)
+    call, mode = partial(call_in, kind), tracing
+    if tracing == "functionalized":
+        call, mode = torch.func.functionalize(call), "real"
+    graph = make_fx(call, tracing_mode=mode)(x, w)
     assert OPERATORS[kind][0] in [node.target for node in graph.graph.nodes]
     other = random(24, 16)
     assert close(graph(other, w), other @ w.t())
@@ -162,13 +165,6 @@ def test_fake_tensors_have_shapes_within_their_mode_and_outside(launches, known)
         a, b = mode.from_tensor(x), mode.from_tensor(w)
         assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
     assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
-
-
-@kinds
-def test_functionalization_sees_the_operator(launches, known, kind):
-    x, w = operands(known, kind)
-    traced = make_fx(torch.func.functionalize(partial(call_in, kind)))(x, w)
-    assert OPERATORS[kind][0] in [node.target for node in traced.graph.nodes]
 
 
 @pytest.mark.parametrize("recording", [True, False])
