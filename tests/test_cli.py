@@ -506,23 +506,6 @@ def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monke
     assert f"chmod go-w {folder}" in line
 
 
-def test_tables_open_on_a_laptop():
-    """Without torch and the DSL a study can still be read and pivoted."""
-    block = "import sys; sys.modules['torch'] = sys.modules['cutlass'] = None"
-    imports = (
-        "from hopper_gemm.tune.study.reader import read_study; from hopper_gemm.tune.tables.pages.report import report"
-    )
-    check = f"{block}; from pathlib import Path; {imports}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{check}; print(report(read_study(Path('{RECORDED}'))))"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "exceeds smem" in done.stdout, done.stderr
-
-
 def test_a_command_names_the_extra_that_brings_what_it_lacks():
     blocked = "import sys; sys.modules['pandas'] = None; sys.argv[1:] = ['table', 'results/h200/seed-table']"
     command = [sys.executable, "-c", f"{blocked}; from hopper_gemm.cli import entry; entry()"]

@@ -209,6 +209,15 @@ SERVING = {
 """What a product does without; DTensor takes seconds to load."""
 
 
+READING = """
+from pathlib import Path
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pages.report import report
+assert "exceeds smem" in report(read_study(Path("results/h200/seed-table")))
+"""
+"""On a laptop a study can be read and pivoted."""
+
+
 @pytest.mark.parametrize(
     ("statement", "without"),
     [
@@ -218,12 +227,13 @@ SERVING = {
         ("import hopper_gemm.tune.tables.explain", LAZY),
         ("from hopper_gemm import matmul, chained; import hopper_gemm.serve.ops", SERVING),
         ("import hopper_gemm.tune.tables.pages.publish, docs.generate.pages.index", {"torch", "cutlass", "optuna"}),
+        (READING, {"torch", "cutlass"}),
         ("import hopper_gemm.tune.study.space, hopper_gemm.tune.study.reader", {"torch", "cutlass", "optuna"}),
         ("import hopper_gemm.lab.ladder.ladder_config", {"torch", "cutlass", "optuna", "pandas", "numpy"}),
     ],
 )
 def test_what_is_imported_loads_no_more_than_it_needs(statement, without):
-    shown = f"import sys; {statement}; print(*sorted(sys.modules))"
+    shown = f"{statement}\nimport sys; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, cwd=ROOT, check=True)
     assert not without & set(done.stdout.splitlines()[-1].split())
 

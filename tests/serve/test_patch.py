@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed.tensor
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +22,7 @@ from hopper_gemm.serve import patch as room
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.ops import linear_op
 from hopper_gemm.serve.patch import HopperLinear
+from tests.serve.test_odd_tensors import KnowsLinear
 
 
 class Block(torch.nn.Module):
@@ -314,20 +316,6 @@ def test_an_entry_of_the_first_table_counts_where_several_have_the_problem(monke
 
 
 # Layers whose forward is not what runs --------------------------------------------------------
-
-
-class KnowsLinear(torch.Tensor):
-    """A weight for which ``torch.nn.functional.linear`` alone is defined."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function is torch.nn.functional.linear:
-            x, weight, *bias = args
-            with torch._C.DisableTorchFunctionSubclass():
-                return torch.nn.functional.linear(x, weight.as_subclass(torch.Tensor), *bias)
-        if function in (torch.mm, torch.addmm, torch.matmul, torch.Tensor.t, torch.Tensor.to):
-            raise NotImplementedError(f"{function} of KnowsLinear")
-        return super().__torch_function__(function, types, args, kwargs or {})
 
 
 def with_forward(layer):
