@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
 from hopper_gemm.model.finish import ACTIVATIONS
@@ -441,6 +442,15 @@ def test_within_autocast_nothing_is_cast_for_a_launch_that_is_not_known(native, 
             with torch.autograd.profiler.profile() as profile:
                 assert (call() is not None) is known
             assert ("aten::_to_copy" in [event.name for event in profile.function_events]) is known
+
+
+def test_a_layer_checkpointed_by_reentry_has_the_same_gradients(native):
+    """The other way to checkpoint is in test_eager."""
+    given = recorded(*tensors())
+    right = gradients(twice(hopper_gemm.linear, *given), given)
+    again = checkpoint(hopper_gemm.linear, *given, use_reentrant=True)
+    again.backward(torch.arange(again.numel()).reshape(again.shape).to(again.dtype) / again.numel())
+    assert all(torch.equal(one.grad, other) for one, other in zip(given, right, strict=True))
 
 
 def test_threads_multiply_and_record_at_once_while_launches_are_forgotten(native):
