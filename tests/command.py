@@ -16,7 +16,7 @@ SECONDS = 150
 """Time for a command."""
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running"])
+CONTEXT.set_forkserver_preload(["hopper_gemm.cli", "hopper_gemm.cli.running", "hopper_gemm.tune.tables.pages.report"])
 
 
 def run(*arguments: str, cwd: Path = ROOT, module: str = "hopper_gemm.cli") -> CompletedProcess[str]:

@@ -47,15 +47,13 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["explain", "4096", "4096"], "Missing argument"),
         (["explain", "4096", "4096", "none"], "Invalid value for"),
         ([*EXPLAIN, "tile_m=0"], "tile_m must be an integer from 1 to 1048576 but got 0"),
-        ([*EXPLAIN, "split=k"], "split must be one of m, n, auto but got 'k'"),
         ([*EXPLAIN, "tile_z=1"], "tile_z is not a kernel parameter; choose among tile_m"),
         ([*EXPLAIN, "tile_m"], "--set must be like tile_m=256 but got 'tile_m'"),
         ([*EXPLAIN, "pdl=true", "--set", "early=false"], "--set names pdl twice; leave one of them out"),
-        ([*EXPLAIN, "tile_m=" + "9" * 30], "tile_m must be an integer"),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
         *(
             (["explain", "64", "64", "64", "--gpu", gpu], f"--gpu must be one of h100, h200 but got {gpu!r}; on other")
-            for gpu in ("banana", "a100", "NVIDIA B200", "")
+            for gpu in ("banana", "")
         ),
         (["prebuild", "64", "64", "64", "--gpu", "a100"], "--gpu must be one of h100, h200 but got 'a100'; on other"),
         (["frobnicate"], "No such command"),
@@ -109,7 +107,6 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["counters", SEED, "--no-ncu", "--no-meter"], "together leave nothing to count; drop one of them"),
         (["counters", "nowhere"], None),
         (["worker", "http://x:1", "--pem", "x"], "the address must be like tls://HOST:PORT, as sweep --cluster prints"),
-        (["worker", "tls://x", "--pem", "x"], "prints it, but got 'tls://x'"),
         (["worker", "tls://x:99999", "--pem", "x"], "prints it, but got 'tls://x:99999'"),
         (["worker", "tls://:80", "--pem", "x"], "prints it, but got 'tls://:80'"),
         (["pack", "tests"], "tests holds no rows.csv"),
@@ -170,10 +167,6 @@ def foreign(**changed):
     ("name", "content", "message"),
     [
         ("provenance.json", b"[]", "must hold an object of JSON but holds a list"),
-        ("provenance.json", b"{}", "carries no sum"),
-        ("rows.csv", b"\xff\xfe\x00", "line 1, column 1: byte 0xff is not UTF-8"),
-        ("rows.csv", b"study,stage,m,n\n1,2,3,4\n", "line 1: lacks the column"),
-        ("rows.csv", foreign(m="inf"), "line 2: m must be an integer but got 'inf'"),
         (
             "rows.csv",
             foreign(regime="x/../../../escaped"),
@@ -219,13 +212,6 @@ def test_explain_shows_the_batch_invariant_kernel_and_what_refuses_another():
     assert (found["matmul"]["how"], found["matmul"]["config"]["split_k"]) == ("tuned", 8)
     refused = json.loads(run(*asked, "--set", "split_k=2").stdout)
     assert any("batch_invariant" in str(reason) for reason in refused["reasons"])
-
-
-def test_explain_knows_that_an_fp32_output_needs_wider_chunks():
-    asked = ("explain", "4096", "4096", "4096", "--set", "epi_n=8", "--json", "--dtype")
-    assert json.loads(run(*asked, "bf16").stdout)["legal"]
-    found = json.loads(run(*asked, "bf16_fp32").stdout)
-    assert (found["legal"], [reason.split(":")[0] for reason in found["reasons"]]) == (False, ["output"])
 
 
 def test_explain_refuses_with_every_reason_and_still_succeeds():
@@ -317,16 +303,7 @@ def test_a_replay_goes_on_in_its_folder_and_one_of_another_question_stands_besid
     text = (ROOT / "sweeps/archive/options.toml").read_text()
     spec.write_text(text)
     out = tmp_path / "out"
-    asked = [
-        "sweep",
-        str(spec),
-        "--backend",
-        "replay",
-        "--from",
-        OPTIONS,
-        "--out",
-        str(out),
-    ]
+    asked = ["sweep", str(spec), "--backend", "replay", "--from", OPTIONS, "--out", str(out)]
     assert run(*asked).returncode == 0
     before = (out / "rows.csv").read_bytes()
     assert run(*asked).returncode == 0
@@ -338,21 +315,6 @@ def test_a_replay_goes_on_in_its_folder_and_one_of_another_question_stands_besid
         assert done.returncode == 2
         assert "was begun with another question; name another folder with --out" in done.stderr
         assert {path: path.read_bytes() for path in out.iterdir()} == files
-
-
-def test_a_dry_run_of_eighty_five_million_points_says_their_number(tmp_path):
-    values = "[" + ", ".join(map(str, range(1, 441))) + "]"
-    spec = tmp_path / "huge.toml"
-    text = (
-        (ROOT / SEED)
-        .read_text()
-        .replace("tile_n = 128", f"tile_n = {values}\nprefetch = {values}\nsplit_k = [1, 2, 3]")
-    )
-    spec.write_text(text)
-    done = run("sweep", str(spec), "--dry-run")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "has 46,464,000 points of a problem and at most 2,000,000 are enumerated" in line
 
 
 def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
@@ -436,17 +398,8 @@ def test_a_recorded_comparison_is_shown_without_a_gpu():
 
 def test_a_terminal_gets_a_table_of_its_width():
     ours, theirs = os.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "hopper_gemm",
-        "table",
-        RECORDED,
-        "--regime",
-        "burst",
-        "--problem",
-        "8192x8192x8192",
-    ]
+    asked = ["table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192"]
+    command = [sys.executable, "-m", "hopper_gemm", *asked]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "TERM": "dumb"}
     done = subprocess.run(command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, timeout=300, env=environment)
     os.close(theirs)
@@ -461,42 +414,6 @@ def test_table_writes_the_form_that_a_file_s_suffix_names(tmp_path):
     done = run("table", RECORDED, "--out", str(tmp_path / "t.csv"))
     assert done.stdout == f"Written to {tmp_path / 't.csv'}\nWritten to {tmp_path / 't-provenance.json'}\n"
     assert (tmp_path / "t.csv").read_text().startswith("problem,config,tile_m,k_depth,")
-
-
-def test_table_shows_a_tag_in_provenance_as_text(tmp_path):
-    done = run("table", str(write_study(tmp_path, row(), gpu={"name": "<b>", "driver": "580"})))
-    assert done.stdout.startswith("Measured on an &lt;b>, driver 580")
-
-
-@pytest.mark.parametrize("command", [["table"], ["table", "--write"], ["export"], ["simulate"], ["pack"]])
-def test_a_finished_study_that_lost_rows_is_refused_by_every_command_that_reads_it(tmp_path, command):
-    folder = write_study(tmp_path / "s", row(tile_m=64), row(tile_m=128), ended=True)
-    path = folder / "rows.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    done = run(command[0], str(folder), *command[1:], cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hopper-gemm: 1 of the 2 rows of the finished study are gone from ")
-    assert {one.name for one in tmp_path.rglob("*")} == {"s", "rows.csv", "provenance.json"}
-
-
-@pytest.mark.parametrize("command", [["table"], ["export"], ["simulate"], ["pack"], ["sweep"]], ids=lambda one: one[0])
-def test_column_names_that_were_swapped_are_refused_by_every_command_that_reads_rows(tmp_path, command):
-    """Else a figure would be shown under another's name."""
-    folder = write_study(tmp_path / "s", row(tile_m=64), row(tile_m=128))
-    path = folder / "rows.csv"
-    names, rest = path.read_text().split("\n", 1)
-    swapped = names.replace(",speedup,", ",,").replace(",tflops,", ",speedup,").replace(",,", ",tflops,")
-    path.write_text(f"{swapped}\n{rest}")
-    if command == ["sweep"]:
-        command = ["sweep", str(ROOT / SEED), "--backend", "replay", "--out", str(tmp_path / "new"), "--from"]
-    refused(run(*command, str(folder), cwd=tmp_path), folder)
-    assert {one.name for one in tmp_path.rglob("*")} == {"s", "rows.csv", "provenance.json"}
-
-
-def refused(done, folder):
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"hopper-gemm: {folder / 'rows.csv'}, line 1: ")
 
 
 def test_table_says_what_an_unfinished_study_lacks(tmp_path):
@@ -587,39 +504,6 @@ def test_a_store_that_others_may_write_is_not_cleared_and_told_in_one_line(monke
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert f"chmod go-w {folder}" in line
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import hopper_gemm",
-        "import hopper_gemm.cli",
-        "import hopper_gemm.tune.tables.explain",
-        "from hopper_gemm.cli import app; app(['--help'], standalone_mode=False)",
-    ],
-)
-def test_a_light_import_loads_neither_torch_nor_the_dsl_nor_optuna(statement):
-    heavy = "('torch', 'cutlass', 'pandas', 'optuna')"
-    check = f"{statement}; import sys; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_tables_open_on_a_laptop():
-    """Without torch and the DSL a study can still be read and pivoted."""
-    block = "import sys; sys.modules['torch'] = sys.modules['cutlass'] = None"
-    imports = (
-        "from hopper_gemm.tune.study.reader import read_study; from hopper_gemm.tune.tables.pages.report import report"
-    )
-    check = f"{block}; from pathlib import Path; {imports}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{check}; print(report(read_study(Path('{RECORDED}'))))"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert "exceeds smem" in done.stdout, done.stderr
 
 
 def test_a_command_names_the_extra_that_brings_what_it_lacks():

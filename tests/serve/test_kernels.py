@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -27,7 +25,6 @@ from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import TunedEntry, write_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.kernels import MODE, chained, default_config, kernel_for
-from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 
@@ -278,28 +275,3 @@ def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
     found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
     assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]
     assert all(callable(kernel.launcher) for kernel in found)
-
-
-def test_serving_loads_neither_the_search_nor_the_tables():
-    """matmul is there without optuna, pandas, pydantic or matplotlib, and without what measures."""
-    program = (
-        "import sys, hopper_gemm\n"
-        "hopper_gemm.matmul, hopper_gemm.chained\n"
-        "from hopper_gemm.serve.kernels import default_config\n"
-        "default_config(hopper_gemm.GemmProblem(4096, 4096, 4096))\n"
-        "heavy = {'optuna', 'pandas', 'pydantic', 'matplotlib'}\n"
-        "rooms = {'hopper_gemm.' + name for name in ('measure', 'study', 'search', 'run', 'tables', 'cli', 'tuning')}\n"
-        "print(sorted((heavy | rooms) & set(sys.modules)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300
-    )
-    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
-
-
-def test_the_package_alone_loads_nothing_heavy():
-    program = "import sys, hopper_gemm; print(sorted({'torch', 'cutlass', 'optuna', 'pandas'} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300
-    )
-    assert done.stdout.strip() == "[]", done.stderr

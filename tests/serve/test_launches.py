@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from itertools import product as every
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,71 +17,9 @@ from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, swiglu_op
-from tests.serve.launcher import ORDER, Launches, in_threads_while_tables_change, launcher
+from tests.serve.launcher import ORDER, in_threads_while_tables_change, launcher
 from tests.serve.test_linear import layer
 from tests.serve.test_matmul import random
-
-SERVE = str(Path(room.__file__).parent)
-
-
-@pytest.fixture(params=["python", "extension"])
-def launches(monkeypatch, request):
-    native = request.getfixturevalue("extension") if request.param == "extension" else None
-    return Launches(monkeypatch, native=native)
-
-
-@pytest.fixture
-def by_python(monkeypatch):
-    return Launches(monkeypatch)
-
-
-def entered(call) -> list[str]:
-    """The functions of serve/ that a call enters, in order: file and name."""
-    found = []
-
-    def enter(frame, event, argument):
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(SERVE):
-            found.append(f"{Path(code.co_filename).name}:{code.co_qualname}")
-
-    sys.setprofile(enter)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
-FIRST_CALLS = {
-    "matmul": (lambda x, w, bias, residual: hopper_gemm.matmul(x[0], w.t()), 20, 6),
-    "linear": (lambda x, w, bias, residual: hopper_gemm.linear(x, w, bias, "gelu", residual), 30, 8),
-}
-"""Calls, and the most functions and files of serve/ that the first of them may enter."""
-
-
-@pytest.mark.parametrize("name", FIRST_CALLS)
-def test_a_first_call_enters_few_functions_in_few_files(by_python, monkeypatch, name):
-    """Expressions within a function are no functions; the stand-in's kernel computes by functions of its own."""
-    monkeypatch.setattr(room, "kernel_for", lambda *given, **named: lambda *matrices: None)
-    call, most, most_files = FIRST_CALLS[name]
-    given = layer()
-    found = entered(lambda: call(*given))
-    functions = {one for one in found if "<" not in one}
-    files = {one.partition(":")[0] for one in found}
-    print(f"{name}: {len(functions)} functions in {len(files)} files, entered {len(found)} times")
-    assert len(functions) <= most, sorted(functions)
-    assert len(files) <= most_files, sorted(files)
-
-
-@pytest.mark.parametrize("name", FIRST_CALLS)
-def test_a_known_call_enters_the_table_the_launch_and_what_folds_tensors(by_python, monkeypatch, name):
-    monkeypatch.setattr(room, "kernel_for", lambda *given, **named: lambda *matrices: None)
-    call, _, _ = FIRST_CALLS[name]
-    call(*layer())
-    given = layer()
-    found = set(entered(lambda: call(*given)))
-    straight = f"{name}.py:{name}", "launches.py:launch", "launches.py:_run"
-    assert found == {*straight, *(("operands.py:folded",) if name == "linear" else ())}
 
 
 def test_a_product_and_a_layer_of_the_same_matrices_are_kept_apart(launches):

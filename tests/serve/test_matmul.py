@@ -16,7 +16,6 @@ from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import launches as room
 from hopper_gemm.serve import operands
 from hopper_gemm.serve.kernels import default_config
-from hopper_gemm.serve.launches import LAUNCHES
 from tests.serve.launcher import Launches
 
 
@@ -49,12 +48,6 @@ def test_what_cannot_be_multiplied_is_refused_with_the_fix(a, b, error, message)
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("config", [{}, {"tile_m": 128}, 3, "tuned"])
-def test_what_is_no_config_is_refused_whether_or_not_it_can_be_hashed(config):
-    with pytest.raises(TypeError, match=r"config must be a hopper_gemm\.GemmConfig or None but is a "):
-        hopper_gemm.matmul(matrix(8, 8), matrix(8, 8), config=config)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "layouts"),
     [
@@ -69,13 +62,6 @@ def test_what_is_no_config_is_refused_whether_or_not_it_can_be_hashed(config):
 def test_each_operand_is_read_along_the_axis_that_is_contiguous(launches, a, b, layouts):
     hopper_gemm.matmul(a, b)
     assert launches.loaded[0][1].layouts == layouts
-
-
-@pytest.mark.parametrize("layouts", ["mk", "kn", "mn"])
-def test_other_layouts_find_a_config_that_can_run_them(layouts):
-    for sizes in ((8, 8, 8), (4096, 4096, 4096), (64, 28672, 4096)):
-        problem = GemmProblem(*sizes, layouts=layouts)
-        assert reasons(default_config(problem), problem) == []
 
 
 def test_out_must_fit():
@@ -94,18 +80,6 @@ def test_an_output_is_of_the_operands_type_or_of_fp32_and_of_the_one_that_was_na
     for named, given in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
         with pytest.raises(ValueError, match=rf"out must be \(8, 8\) {named} on cpu but is \(8, 8\) {given}"):
             hopper_gemm.matmul(a, b, out=matrix(8, 8, given), out_dtype=named)
-
-
-@pytest.mark.parametrize("sizes", [(1, 8, 8), (4096, 4096, 4096), (100_000, 64, 8192)])
-def test_the_default_config_can_run_any_problem_that_any_config_can(sizes):
-    problem = GemmProblem(*sizes)
-    assert reasons(default_config(problem), problem) == []
-
-
-@pytest.fixture(params=["python", "extension"])
-def launches(monkeypatch, request):
-    native = request.getfixturevalue("extension") if request.param == "extension" else None
-    return Launches(monkeypatch, native=native)
 
 
 def test_a_second_call_with_the_same_shapes_checks_and_loads_nothing(launches, monkeypatch):
@@ -248,13 +222,6 @@ def test_among_several_gpus_that_of_the_matrices_is_made_current_where_it_is_not
     assert launches.entered == [-1, -1]
 
 
-def test_what_is_remembered_has_a_bound(launches, monkeypatch):
-    monkeypatch.setattr(LAUNCHES, "most", 4)
-    for m in range(1, 20):
-        hopper_gemm.matmul(matrix(m, 16), matrix(16, 16).t())
-        assert len(LAUNCHES.table) <= 4
-
-
 # Tensors that are not what their memory holds ------------------------------------------------
 
 
@@ -347,11 +314,6 @@ def test_what_is_no_plain_tensor_is_refused_in_one_line(launches, make, kind, wh
         assert kind in str(caught.value)
         assert "\n" not in str(caught.value)
         hopper_gemm.matmul(**tensors)
-
-
-def test_tensors_without_memory_are_refused():
-    with pytest.raises(RuntimeError, match="must be on a Hopper GPU but are on meta"):
-        hopper_gemm.matmul(matrix(16, 16).to("meta"), matrix(16, 16).to("meta"), fallback="never")
 
 
 # Strides that lie ----------------------------------------------------------------------------

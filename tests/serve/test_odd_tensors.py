@@ -13,6 +13,9 @@ from tests.serve.launcher import Launches
 linear = torch.nn.functional.linear
 
 
+PRODUCTS = torch.mm, torch.addmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.mT.__get__, torch.Tensor.t
+
+
 class KnowsLinear(torch.Tensor):
     """A weight that only torch.nn.functional.linear multiplies, as quantized ones are."""
 
@@ -21,7 +24,7 @@ class KnowsLinear(torch.Tensor):
         if function is linear:
             plain = [one.as_subclass(torch.Tensor) if isinstance(one, cls) else one for one in given]
             return linear(*plain, **(named or {}))
-        if function in (torch.mm, torch.matmul, torch.Tensor.matmul, torch.Tensor.mT.__get__, torch.Tensor.t):
+        if function in PRODUCTS:
             raise NotImplementedError(function)
         return super().__torch_function__(function, types, given, named or {})
 

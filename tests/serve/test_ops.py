@@ -49,41 +49,6 @@ def test_gradients_are_products_of_the_float64_ones(layouts, dtype):
     assert exact_with_gradients(mm, *pair(24, 40, 16, dtype, layouts))
 
 
-def test_a_gradient_is_made_only_of_what_requires_one():
-    a, b = pair(8, 16, 24)
-    (a,) = recorded(a)
-    mm(a, b).sum().backward()
-    assert a.grad is not None
-    assert b.grad is None
-    assert mm(a.detach(), b).grad_fn is None
-
-
-def test_a_gradient_has_a_gradient():
-    a, b = recorded(*pair(8, 16, 24))
-    (first,) = torch.autograd.grad(mm(a, b).float().square().sum(), a, create_graph=True)
-    first.float().sum().backward()
-    assert b.grad.shape == b.shape
-    assert bool(b.grad.abs().sum() > 0)
-
-
-def test_an_fp32_output_is_not_rounded_and_its_gradient_has_the_operands_type():
-    a, b = recorded(*pair(8, 16, 24))
-    out = mm(a, b, torch.float32)
-    assert out.dtype == torch.float32
-    assert torch.equal(out, a.float() @ b.float())
-    out.sum().backward()
-    assert a.grad.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("out_dtype", [None, torch.float32])
-def test_mm_passes_the_checks_of_torch(out_dtype):
-    torch.library.opcheck(mm, (*recorded(*pair(24, 40, 16)), out_dtype))
-
-
-def test_mm_out_passes_the_checks_of_torch():
-    torch.library.opcheck(mm_out, (*pair(24, 40, 16), torch.empty(24, 40, dtype=torch.bfloat16)))
-
-
 def test_a_compiled_call_makes_no_break_and_one_graph_for_all_m():
     counter, weight = CompileCounter(), torch.randn(40, 16, dtype=torch.bfloat16)
     layer = torch.compile(lambda x: hopper_gemm.matmul(x.relu(), weight.t()).relu(), fullgraph=True, backend=counter)
@@ -106,58 +71,18 @@ def test_a_compiled_call_has_gradients_and_writes_to_out():
     assert torch.equal(out, mm(a, b))
 
 
-class Layer(torch.nn.Module):
-    """A linear layer without a bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.randn(40, 16, dtype=torch.bfloat16))
-
-    def forward(self, x):
-        return hopper_gemm.matmul(x, self.weight.t())
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_model_is_exported_with_any_m(strict):
-    x, rows = torch.randn(8, 16, dtype=torch.bfloat16), torch.export.Dim("m", min=2, max=4096)
-    program = torch.export.export(Layer(), (x,), dynamic_shapes={"x": {0: rows}}, strict=strict)
-    assert torch.ops.hopper_gemm.mm.default in {node.target for node in program.graph.nodes}
-    assert program.module()(torch.randn(77, 16, dtype=torch.bfloat16)).shape == (77, 40)
-
-
-def test_fake_tensors_have_the_products_shape_and_type():
-    with FakeTensorMode():
-        a, b = pair(24, 40, 16)
-        assert hopper_gemm.matmul(a, b, out_dtype=torch.float32).dtype == torch.float32
-        assert hopper_gemm.matmul(a, b).shape == (24, 40)
-
-
-def test_autocast_casts_what_it_multiplies_and_gradients_come_back_in_fp32():
-    a, b = recorded(torch.randn(8, 16), torch.randn(16, 24))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = mm(a, b)
-    assert out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.float32)
-
-
 def test_what_matmul_refuses_the_operators_refuse_in_the_same_words():
-    a, b = pair(8, 16, 24)
+    (a, b), square = pair(8, 16, 24), torch.randn(16, 16, dtype=torch.bfloat16)
     wrong = [
         (lambda: mm(a, b.t()), ValueError, r"a and b must be \(m, k\) and \(k, n\) but got \(8, 24\) and \(16, 24\)"),
         (lambda: mm(a, b.half()), TypeError, "must both be bfloat16 or both float16"),
         (lambda: mm(a, b, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
         (lambda: mm_out(a, b, torch.empty(8, 8)), ValueError, r"out must be \(8, 16\)"),
+        (lambda: mm_out(square, square.t(), square), ValueError, "must not share memory"),
     ]
     for call, error, message in wrong:
         with pytest.raises(error, match=message):
             call()
-
-
-def test_an_output_that_shares_memory_is_refused():
-    a = torch.randn(16, 16, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="must not share memory"):
-        mm_out(a, a.t(), a)
 
 
 class Asked(TorchDispatchMode):
@@ -222,7 +147,7 @@ def test_a_compiled_call_follows_the_context_within_and_around_it():
     assert len(asked) == 4, "compiled once for each"
 
 
-@pytest.mark.parametrize("name", ["hopper_gemm::mm", "hopper_gemm::mm_out"])
-def test_matmul_brings_the_operators_of_a_gpu(name):
-    assert callable(hopper_gemm.matmul)
-    assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
+@pytest.mark.parametrize("name", ["mm", "mm_out", "linear", "linear_out", "swiglu", "bmm"])
+def test_the_public_functions_bring_the_operators_of_a_gpu(name):
+    assert all(map(callable, (hopper_gemm.matmul, hopper_gemm.linear, hopper_gemm.swiglu, hopper_gemm.bmm)))
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"hopper_gemm::{name}", "CUDA")

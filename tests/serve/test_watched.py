@@ -16,14 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import hopper_gemm
 from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.ops import linear_op, linear_out_op, mm, mm_out
-from tests.serve.launcher import Launches
 from tests.serve.test_matmul import random
-
-
-@pytest.fixture(params=["python", "extension"])
-def launches(monkeypatch, request):
-    native = request.getfixturevalue("extension") if request.param == "extension" else None
-    return Launches(monkeypatch, native=native)
 
 
 @pytest.fixture(params=["first", "known"])
@@ -128,10 +121,13 @@ def test_a_config_is_run_within_a_function_mode_as_outside(launches):
 
 
 @kinds
-@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("tracing", ["real", "fake", "symbolic", "functionalized"])
 def test_make_fx_traces_the_operator(launches, known, kind, tracing):
     x, w = operands(known, kind)
-    graph = make_fx(partial(call_in, kind), tracing_mode=tracing)(x, w)
+    call, mode = partial(call_in, kind), tracing
+    if tracing == "functionalized":
+        call, mode = torch.func.functionalize(call), "real"
+    graph = make_fx(call, tracing_mode=mode)(x, w)
     assert OPERATORS[kind][0] in [node.target for node in graph.graph.nodes]
     other = random(24, 16)
     assert close(graph(other, w), other @ w.t())
@@ -147,7 +143,8 @@ def test_the_jits_tracer_records_the_operator(launches, known, kind):
 
 
 @kinds
-def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind):
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind, strict):
     class Model(torch.nn.Module):
         def __init__(self, w):
             super().__init__()
@@ -157,7 +154,7 @@ def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind):
             return call_in(kind, x, self.w)
 
     x, w = operands(known, kind)
-    exported = torch.export.export(Model(w), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+    exported = torch.export.export(Model(w), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=strict)
     assert OPERATORS[kind][0] in [node.target for node in exported.graph.nodes]
     assert exported.module()(random(32, 16)).shape == (32, 40)
 
@@ -168,13 +165,6 @@ def test_fake_tensors_have_shapes_within_their_mode_and_outside(launches, known)
         a, b = mode.from_tensor(x), mode.from_tensor(w)
         assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
     assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
-
-
-@kinds
-def test_functionalization_sees_the_operator(launches, known, kind):
-    x, w = operands(known, kind)
-    traced = make_fx(torch.func.functionalize(partial(call_in, kind)))(x, w)
-    assert OPERATORS[kind][0] in [node.target for node in traced.graph.nodes]
 
 
 @pytest.mark.parametrize("recording", [True, False])

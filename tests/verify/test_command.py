@@ -89,15 +89,6 @@ def test_the_part_on_gpus_verifies_kinds_and_pairs_and_fails_where_one_does(caps
     assert "none stands" in capsys.readouterr().err
 
 
-def test_a_failed_protocol_fails_the_same_command_again(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(protocols, "models", lambda: iter([("ledger", LedgerModel(2, 2, fault="no turn"))]))
-    for _ in range(2):
-        assert run("--cpu", "--out", tmp_path, "--json", "--pairs", 7) == 1
-        assert json.loads(capsys.readouterr().out)["failed"] == 1
-    rows = (tmp_path / "rows.jsonl").read_text()
-    assert len(rows.splitlines()) == 1
-
-
 def test_batch_invariance_is_compared_and_a_kernel_with_other_bits_fails_the_command(capsys, monkeypatch, tmp_path):
     pair = Pair(GemmConfig(tile_m=64), GemmProblem(batches.BATCH, 64, 64, batch_invariant=True), 1)
     jobs = [batches.InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu") for seed in (1, 2)]

@@ -5,50 +5,55 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
+import pytest
+
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
 from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, legal_configs, pairs
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return list(pairs(1, 1200))
 
 
 def test_every_parameter_that_is_an_integer_says_which_values_are_drawn():
     assert set(INTEGERS) == {name for name in FIELDS if PARAMETERS[name].least is not None}
 
 
-def test_pairs_are_legal_the_same_for_a_seed_and_few_kernels_serve_them():
-    drawn = list(pairs(3, 200))
-    assert len(drawn) == 200
+def test_pairs_are_legal_the_same_for_a_seed_and_few_kernels_serve_them(drawn):
+    assert len(drawn) == 1200
     assert all(pair.legal for pair in drawn)
-    assert drawn[:50] == list(pairs(3, 50))
+    assert drawn[:50] == list(pairs(1, 50))
     assert drawn[:50] != list(pairs(4, 50))
-    assert len({KernelId.of(pair.config, pair.problem) for pair in drawn}) <= 60
+    assert len({KernelId.of(pair.config, pair.problem) for pair in drawn[:200]}) <= 60
 
 
-def test_kernels_with_a_workspace_are_launched_with_many_numbers_of_parts_in_either_order():
+def test_kernels_with_a_workspace_are_launched_with_many_numbers_of_parts_in_either_order(drawn):
     """One binary serves all of them; few parts divide most problems, many cover the loop over parts."""
-    drawn = [pair.config for pair in pairs(1, 1200) if pair.config.parts_at_launch]
-    assert {config.part_order for config in drawn} == {"tile", "part"}
-    assert len({config.split_k for config in drawn}) > 8
-    assert {2, 3} < {config.split_k for config in drawn}
-    assert max(config.split_k for config in drawn) > 32
+    configs = [pair.config for pair in drawn if pair.config.parts_at_launch]
+    assert {config.part_order for config in configs} == {"tile", "part"}
+    assert len({config.split_k for config in configs}) > 8
+    assert {2, 3} < {config.split_k for config in configs}
+    assert max(config.split_k for config in configs) > 32
 
 
-def test_types_and_layouts_are_drawn_evenly():
-    drawn = list(pairs(1, 400))
+def test_types_and_layouts_are_drawn_evenly(drawn):
     for of in (lambda pair: pair.problem.dtype, lambda pair: pair.problem.layouts):
         counts = Counter(map(of, drawn))
         assert len(counts) == 4
-        assert min(counts.values()) > 400 / 4 / 2
+        assert min(counts.values()) > len(drawn) / 4 / 2
 
 
 def test_every_technique_is_among_the_configs_in_its_turn():
     configs = list(islice(legal_configs(2), len(STRATA)))
-    drawn = [all_values(config) for config in configs]
-    assert [(name, value) for name, value in STRATA if not any(values[name] == value for values in drawn)] == []
+    values_of = [all_values(config) for config in configs]
+    assert [(name, value) for name, value in STRATA if not any(values[name] == value for values in values_of)] == []
 
 
-def test_no_config_is_drawn_that_turns_the_register_rules_off():
-    drawn = (*islice(legal_configs(2), len(STRATA)), *(pair.config for pair in pairs(1, 200)))
-    assert not any(config.spills for config in drawn)
+def test_no_config_is_drawn_that_turns_the_register_rules_off(drawn):
+    configs = (*islice(legal_configs(2), len(STRATA)), *(pair.config for pair in drawn))
+    assert not any(config.spills for config in configs)
     assert "spills" not in dict(STRATA)
 
 

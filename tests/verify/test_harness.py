@@ -19,7 +19,7 @@ from tests.verify import harness
 from tests.verify.drawing import Pair
 from tests.verify.fakes import WRONG, Compiled, fake, harmful
 from tests.verify.harness import JUDGES, PROCESSES, Harness, VerifyJob, suspects, verdict
-from tests.verify.rows import FIXED, Finding, Rows, judged, read_rows, verifier_digest
+from tests.verify.rows import Finding, Rows, judged, read_rows, verifier_digest
 from tests.verify.summary import page
 
 FINE = VerifyJob(Pair(GemmConfig(tile_n=64), GemmProblem(72, 64, 256), 3))
@@ -142,13 +142,6 @@ def test_what_failed_with_earlier_sources_runs_first_and_on_two_boards(tmp_path)
     assert said[-1] == "21 of 21 verified, 0 failed"
     again, _ = run(tmp_path, jobs, boards=boards)
     assert len(again.rows.rows) == len(one.rows.rows)
-
-
-def test_what_is_noted_as_fixed_is_run_again(tmp_path):
-    run(tmp_path, [HARMFUL], "wrong")
-    Rows(tmp_path).add(HARMFUL.row(FIXED, reason="commit 123"))
-    one, _ = run(tmp_path, [HARMFUL])
-    assert [row.status for row in one.rows.rows] == ["wrong_result", "wrong_result", FIXED, "ok"]
 
 
 def test_a_kernel_that_did_not_compile_before_is_compiled_once_for_all_boards(tmp_path):

@@ -28,14 +28,6 @@ def test_the_claims_name_their_sources_and_each_stands_once():
 
 
 @pytest.mark.results
-def test_a_ring_is_compared_with_the_best_number_of_stages_of_its_own_depth():
-    """One that fits fewer than three stages has no choice of them and is left out."""
-    shares = depth.by_stages(0)
-    assert shares.max(axis=1).tolist() == pytest.approx([1.0] * len(shares))
-    assert (shares.notna().sum(axis=1) >= 3).all()
-
-
-@pytest.mark.results
 def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
     """Never with one stage; with four as long as any group is, since a load always is."""
     one, four = rings.overlaps("one stage"), rings.overlaps("one consumer, stagger 0")
@@ -88,11 +80,6 @@ def test_barriers_are_compared_between_rings_that_load_as_much_ahead():
 
 
 @pytest.mark.results
-def test_the_rows_of_one_consumer_in_the_joint_sweep_are_those_of_its_shortest_tile():
-    assert set(depth.joint(0).query("consumers == 1")["tile_m"]) == {depth.ONE_CONSUMER_ROWS}
-
-
-@pytest.mark.results
 def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
     """Not the one ring that gains everywhere alone."""
     deep = depth.pairings()[f"same stages, {depth.LONG_ENOUGH} clocks ahead or more"]
@@ -112,14 +99,6 @@ def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
     found = depth.late_release()
     assert "+8.3 % to +11.5 % with two or three" in found
     assert "no evidence for the queue" in found
-
-
-@pytest.mark.results
-def test_a_pair_at_equal_look_ahead_has_a_stage_more_at_stagger_1():
-    rows = depth.ran("joint").query("tile == '256x128' and problem == '4096x4096x4096' and k_depth == 4")
-    rate = rows.set_index(["stages", "stagger"])["speedup"]
-    found = depth.several_at_equal_look_ahead().loc["4096x4096x4096", "256x128", 4]
-    assert found[1] == rate[3, 1] / rate[2, 0]
 
 
 @pytest.mark.results
@@ -193,14 +172,6 @@ def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
         "best of each tile": 5,
     }
     assert "| same stages | 83 to 84 |" in depth.pairings_table()
-
-
-@pytest.mark.results
-def test_a_gain_of_two_rows_of_one_board_is_the_ratio_of_their_speedups():
-    rate = depth.ran("ring").query("m == 8192 and cluster == '1x2' and k_depth == 4 and stagger == 0")
-    rate = rate.set_index("ring")["speedup"]
-    assert rings.gain("library ring", "ring", 8192) == pytest.approx(rate["library"] / rate["own"] - 1)
-    assert rings.gain("own ring", "ring", 8192) is None
 
 
 @pytest.mark.results

@@ -9,7 +9,6 @@ from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
 from hopper_gemm.lab.ladder.ladder_gemm import STATES
-from tests.each import each
 from tests.protocols.ring_protocol import place
 
 COUNT = 60
@@ -43,11 +42,3 @@ def test_both_roles_walk_as_the_model_of_the_ring_does(form, stages):
         assert [row[2] for row in found] == [(i - near) % stages for i in range(COUNT)]
         assert [tuple(row[3:5]) for row in found] == places[near : near + COUNT]
         assert [tuple(row[5:7]) for row in found] == places[far : far + COUNT]
-
-
-@each("stages", range(1, 19))
-def test_index_wraps_and_parity_flips_for_every_stage_count(stages):
-    """The producer's parity is the other one."""
-    for fill in range(COUNT):
-        assert place(stages, fill) == (fill % stages, fill // stages % 2)
-        assert place(stages, fill, ahead=True) == (fill % stages, 1 - fill // stages % 2)

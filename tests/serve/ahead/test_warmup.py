@@ -306,13 +306,6 @@ def test_a_search_in_a_later_table_or_another_regime_serves_before_a_warm_up():
     assert find([Table((warm, replace(found, context="chained")))], OTHER).entry == warm
 
 
-def test_choices_are_different_binaries_the_pick_first():
-    for problem in (OTHER, TUNED, GemmProblem(16384, 16384, 16384)):
-        found = choices(problem, 6)
-        assert found[0] == choose(problem)
-        assert len({KernelId.of(config, problem) for config in found}) == 6
-
-
 def test_the_command_prints_what_was_timed(gpu, monkeypatch):
     monkeypatch.setattr("hopper_gemm.tune.measure.device.find_hopper", lambda: None)
     done = CliRunner().invoke(app, ["warmup", "264", "1048", "4096", "--json"])

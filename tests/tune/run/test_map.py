@@ -159,17 +159,6 @@ def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
     assert len({*again, *(key.point for key in kept)}) == len(rows(tmp_path / "m"))
 
 
-def test_a_worker_that_is_lost_leaves_the_rest_of_its_problem_to_others(tmp_path):
-    class Losing(Libraries):
-        def poll(self, seconds):
-            if len(self.tasks) == 3 and "w1" in self._held:
-                self.lose("w1", for_good=True)
-            return super().poll(seconds)
-
-    run_map(tmp_path / "m", Losing(workers=2))
-    assert {row.point.problem for row in rows(tmp_path / "m")} == set(PROBLEMS)
-
-
 def test_without_the_library_the_kernels_are_measured_all_the_same(tmp_path):
     question, _ = run_map(tmp_path / "m", Libraries(missing=[LIBRARY]))
     assert question.missing == {LIBRARY: "none"}

@@ -375,21 +375,6 @@ def test_a_problem_has_its_winner_before_the_last_is_searched(tmp_path):
     assert {entry.problem for entry in read_tuned(tmp_path / "h200" / FILE)} == {GemmProblem(*one) for one in PROBLEMS}
 
 
-def test_what_a_lost_worker_was_at_goes_to_another(tmp_path):
-    executor = Instant(workers=2)
-    poll = executor.poll
-
-    def losing(seconds):
-        events = poll(seconds)
-        if sum(name == "w1" for name, _ in executor.tasks) == 3:
-            executor.lose("w1", for_good=True)
-        return events
-
-    executor.poll = losing
-    run_sweep(list_of(tmp_path), tmp_path / "list", executor)
-    assert Counter(row.point.problem.m for row in rows_of(tmp_path / "list")) == {1024: 12, 512: 6}
-
-
 # --- tune
 
 CHAINED = {"contexts": ["chained"]}

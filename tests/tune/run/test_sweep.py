@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.model.tuned import FILE, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Outcome
-from hopper_gemm.tune.run.coordinator import RunError, run
+from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import read_study
@@ -52,41 +52,6 @@ def test_every_point_gets_one_row_with_its_status_its_pairs_and_its_board(spec, 
         assert (row.board, len(row.samples)) == (("board-0", 15) if row.ok else ("unknown", 0))
         assert row.figures.get("baseline_kernel") == ("nvjet" if row.ok else None)
         assert row.point.context == "isolated"
-
-
-def crashing(count):
-    left = [count]
-
-    def outcome(ask):
-        if not ask.point.is_baseline:
-            left[0] -= 1
-        return Outcome("crash", "no such symbol") if left[0] >= 0 else fakes.outcome(ask)
-
-    return outcome
-
-
-def test_a_sweep_in_which_everything_crashes_ends_early_and_records_nothing(tmp_path, out):
-    spec = spec_of(tmp_path, SPEC, ("[64, 128, 320]", "[64, 128, 192, 256]"))
-
-    def all_crash(ask):
-        return Outcome("crash", "no such symbol")
-
-    with pytest.raises(RunError, match=r"^the first 5 points all crashed, the last with: no such symbol; nothing"):
-        run_sweep(spec, out, Instant(outcome=all_crash))
-    assert not (out / "rows.csv").exists()
-    fixed = run_sweep(spec, out)
-    assert sum(fixed.measured.values()) == 8
-
-
-def test_a_few_crashes_are_rows_like_any_other(spec, out):
-    run_sweep(spec, out, Instant(outcome=crashing(2)))
-    assert status(out)["crash"] == 2
-
-
-def test_points_that_crash_and_nothing_else_are_rows_where_there_are_few(tmp_path, out):
-    spec = spec_of(tmp_path, SPEC, ("[64, 128, 320]", "64"))
-    run_sweep(spec, out, Instant(outcome=lambda ask: Outcome("crash", "gone")))
-    assert status(out, "sweep", "control") == {"crash": 3}
 
 
 def test_a_sweep_that_skips_illegal_points_counts_them_and_gives_them_no_row(tmp_path, out):
