@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopper_gemm.compiler.padding import load_any
+from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
@@ -31,7 +31,7 @@ from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.kept import Kept
 from hopper_gemm.tune.run.question import cublas_control
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
-from hopper_gemm.tune.run.questions.tune import PAIRS, REST, Options, question
+from hopper_gemm.tune.run.questions.tune import PAIRS, REST, question
 from hopper_gemm.tune.run.source import Source
 from hopper_gemm.tune.run.task import Job, ratio_of
 from hopper_gemm.tune.statistics import noise_floor
@@ -301,8 +301,9 @@ def _gpu(device: int) -> GpuId:
 
 def _sweep(tuning: Autotuned, case: Case, source: Source, said: str) -> Sweep:
     """Return the search of a case in its folder, or in the next one where that is of another kernel or question."""
-    options = Options(context=case.context, seconds=tuning.seconds_each, trials=tuning.candidates)
-    spec, last = question([case.problem], options), time.monotonic()
+    budget = {"seconds": tuning.seconds_each, **({"trials": tuning.candidates} if tuning.candidates else {})}
+    spec = question([case.problem], {"contexts": [case.context], "budget": budget})
+    last = time.monotonic()
 
     def watch(progress: Progress) -> None:
         nonlocal last

@@ -18,10 +18,11 @@ KERNEL = KernelId.of(GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512
 LOAD = """
 import sys, torch
 from pathlib import Path
+from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE, ORDER
 from hopper_gemm.compiler.loader import launcher_of
 launch, matrix = launcher_of(Path(sys.argv[1])), torch.zeros(64, 64, dtype=torch.bfloat16)
 try:
-    launch(matrix, matrix, matrix, 1, 1, 1, 1, 1, 1, *[None] * 6)
+    launch(matrix, matrix, matrix, *[1] * len(ORDER), *NO_WORKSPACE, *NO_FINISH, *NO_OBSERVER)
 except ValueError as error:
     print("cutlass" in sys.modules, "device_type=cuda" in str(error))
 """
