@@ -180,3 +180,4 @@ def test_a_callable_that_waits_for_the_gpu_is_refused_in_one_line():
     assert "\n" not in str(caught.value)
     torch.cuda.synchronize()
     assert float(a.sum()) == 4096
+    assert torch.randn(4, device="cuda").isfinite().all(), "random numbers are usable as before"

@@ -233,6 +233,7 @@ def test_the_rules_on_registers_do_not_depend_on_the_number_of_parts_through_a_w
         ({"tile_m": 192, "tile_n": 224, "consumers": 2, "split": "n", "reduction": "cluster"}, False),
         ({"tile_m": 256, "tile_n": 192, "consumers": 2, "split": "m", "reduction": "cluster"}, True),
         ({"tile_m": 384, "tile_n": 128, "consumers": 3, "split": "m", "reduction": "cluster"}, False),
+        ({"tile_m": 384, "tile_n": 128, "consumers": 2, "split": "n", "reduction": "cluster"}, False),
     ],
 )
 def test_parts_of_k_are_refused_where_their_accumulators_spilled(change, legal):

@@ -22,9 +22,6 @@ compiling 2,770 legal kernels near the limits, of every technique, type and layo
 spilled, 41 of them with split-K. Spilling depends on more than these figures, so that some kernels are refused that
 would not spill."""
 
-ODD_BLOCKS = (3, 5)
-"""Numbers of 64-row blocks of a consumer whose chunks take more registers to address: no powers of two."""
-
 
 def _split_k(kernel: Kernel) -> Iterator[str]:
     if kernel.split_k > 1:
@@ -45,7 +42,7 @@ def _in_cluster(kernel: Kernel) -> Iterator[str]:
     most, blocks = CLUSTER_MOST.get(kernel.consumers, GATHERED_MOST), _blocks(kernel)
     if kernel.consumers == 1 and blocks <= 2:
         most = 208
-    elif kernel.consumers == 2 and blocks in ODD_BLOCKS:
+    elif kernel.consumers == 2 and blocks.bit_count() > 1:  # no power of two: its chunks take more registers to address
         most = 160
     if kernel.ctas_per_sm > 1 and kernel.consumers == 1 and kernel.split_k == SPLIT_K[-1]:
         most = min(most, kernel.registers.consumer - kernel.spare_registers - 8)
@@ -64,7 +61,7 @@ def _in_workspace(kernel: Kernel) -> Iterator[str]:
     if kernel.loads != "tma" or kernel.stores != "tma":
         yield 'reduction "workspace" divides chunks in shared memory: take loads and stores tma'
     most = WORKSPACE_MOST.get(kernel.consumers, GATHERED_MOST)
-    if kernel.consumers != 1 and _blocks(kernel) == ODD_BLOCKS[-1]:
+    if kernel.consumers != 1 and _blocks(kernel) == 5:
         most = 100 if kernel.consumers == 2 else 60
     yield from _held_accumulators("workspace", kernel, most)
 
