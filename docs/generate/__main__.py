@@ -519,6 +519,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "host-time": studies.host_time,
     "map": studies.map_table,
     "fresh": studies.fresh,
+    "fp8": studies.fp8,
     "map-held-out": studies.held_out_table,
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,

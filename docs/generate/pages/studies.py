@@ -319,6 +319,20 @@ def samplers_answer() -> str:
     )
 
 
+def fp8() -> str:
+    """FP8 products as picked over torch's of the same recipe: each problem, and the means."""
+    rows = pd.read_csv(results_root() / "measurements/fp8.csv")
+    names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128"}
+    lines = []
+    for sizes, both in rows.groupby(["m", "n", "k"], sort=False):
+        cells = [f"{row.speedup:.3f}x [{row.low:.3f}, {row.high:.3f}]" for row in both.itertuples()]
+        lines.append(("x".join(map(str, sizes)), *cells, f"{both.tflops.max():,.0f}"))
+    every = [rows.speedup[rows.recipe == recipe] for recipe in names]
+    lines.append(("geometric mean", *(f"{geometric_mean([*each]):.3f}x" for each in every), ""))
+    lines.append(("behind torch", *(f"{(each < 1).sum()} of {len(each)}" for each in every), ""))
+    return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
+
+
 def fresh() -> str:
     """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth."""
     header = ("seed", "GPU", "problems", "pick", "over the faster", "least", "behind", "pick of best", "best of all")
