@@ -27,7 +27,7 @@ import torch
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
-from hopper_gemm.lab.guard.binaries import first_arguments
+from hopper_gemm.lab.guard.binaries import EARLIER_ARGUMENTS, with_arguments
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -55,9 +55,9 @@ def compiled(job):
     report = compile_into(kernels, kernel)
     try:
         from hopper_gemm.compiler.abi import ARGUMENTS
-        arguments = len(ARGUMENTS)
+        arguments = [argument.name for argument in ARGUMENTS]
     except ImportError:
-        arguments = 10
+        arguments = None
     return str(kernels.object_file(kernel)), asdict(report), arguments
 
 if __name__ == "__main__":
@@ -66,8 +66,8 @@ if __name__ == "__main__":
 """
 """Script run in each source tree: reads problems and configs on stdin, writes object files and reports to stdout."""
 
-Built = tuple[str, dict[str, Any], int]
-"""An object file, the compiler's report, and the arguments that its launcher takes."""
+Built = tuple[str, dict[str, Any], list[str] | None]
+"""An object file, the compiler's report, and the names of its launcher's arguments; None for the earlier ones."""
 
 
 def sizes(problem: GemmProblem) -> list[Any]:
@@ -105,7 +105,7 @@ def timed(problem: GemmProblem, config: GemmConfig, built: Mapping[str, Built], 
 
     arms, about, bits = {"torch.mm": arm(cublas_launch)}, {}, None
     for name, (path, report, arguments) in built.items():
-        launcher, first = first_arguments(launcher_of(Path(path)), arguments), work.sets[0]
+        launcher, first = with_arguments(launcher_of(Path(path)), arguments or EARLIER_ARGUMENTS), work.sets[0]
         kernel = LoadedKernel.of(resolve(config), CubinReport(**report), launcher)
         poison(first.ours)
         kernel(first.a, first.b, first.ours)

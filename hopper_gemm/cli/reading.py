@@ -293,9 +293,10 @@ def seal(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write the sums of studies and tuned tables anew, once you know that they are right.
+    """Write the sums of studies and tuned tables anew.
 
-    For files of earlier versions, which carry none, and files that you corrected. What they say is checked as always.
+    For files of earlier versions, which carry none, and files that you corrected and know to be right. What they say is
+    checked as always.
     """
     from hopper_gemm.tune.study.seal import seal as sealed
 

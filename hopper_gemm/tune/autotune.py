@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.tuned import WARMUP, Pick, TunedEntry, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
+from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.tune.measure.bench import Bench
@@ -105,13 +105,9 @@ class Autotuned:
             self.say(str(self))
 
 
-def _say(line: str) -> None:
-    print(f"hopper-gemm: {line}", file=sys.stderr, flush=True)
-
-
 @contextmanager
 def autotune(
-    seconds: float | None = None, candidates: int | None = None, *, say: Callable[[str], None] = _say
+    seconds: float | None = None, candidates: int | None = None, *, say: Callable[[str], None] = say_line
 ) -> Iterator[Autotuned]:
     """Context in which the problems that are called are noted, and behind which those that no table has are measured;
     the fastest configs go to the user's own table, which later calls and later processes read.

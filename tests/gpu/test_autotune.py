@@ -128,7 +128,8 @@ def test_a_call_that_is_captured_is_noted_and_measured_behind_the_capture(own_ta
 
 @pytest.mark.alone
 def test_a_search_that_is_killed_keeps_its_rows_goes_on_and_is_not_made_again(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     kind = slug(describe_current().name)
     rows = tmp_path / kind / "tune-264x1032x1096-burst" / "rows.csv"
 

@@ -28,8 +28,12 @@ from hopper_gemm.serve.ahead.prebuild import build
 FOLDER = "recorded"
 """Folder of recorded binaries in a GPU's results folder."""
 
-EARLIER_ARGUMENTS = 10
-"""Arguments of a launcher whose record does not count them."""
+NAMES = tuple(argument.name for argument in ARGUMENTS)
+EARLIER_ARGUMENTS = (
+    *("a", "b", "c", "clusters", "along_m", "swizzle", "serpentine"),
+    *("sums", "words", "readings"),
+)
+"""Arguments of a launcher whose record does not name them."""
 
 
 class RecordedBinaryError(ValueError):
@@ -46,7 +50,7 @@ class RecordedBinary:
         report: the compiler's report.
         object_file: file of its launcher and device code.
         digest: SHA-256 of that file.
-        arguments: number of arguments of its launcher, the first of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
+        arguments: names of its launcher's arguments, of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
     """
 
     problem: GemmProblem
@@ -54,7 +58,7 @@ class RecordedBinary:
     report: CubinReport
     object_file: Path
     digest: str
-    arguments: int = len(ARGUMENTS)
+    arguments: tuple[str, ...] = NAMES
 
     @property
     def description(self) -> Path:
@@ -71,7 +75,7 @@ class RecordedBinary:
         if not self.object_file.is_file() or hashlib.sha256(self.object_file.read_bytes()).hexdigest() != self.digest:
             raise RecordedBinaryError(f"{self.object_file} is not the binary that was recorded; restore it from git")
         try:
-            launcher = first_arguments(launcher_of(self.object_file), self.arguments)
+            launcher = with_arguments(launcher_of(self.object_file), self.arguments)
             return LoadedKernel.of(self.config, self.report, launcher)
         except Exception as error:  # whatever the DSL raises
             raise RecordedBinaryError(
@@ -80,9 +84,14 @@ class RecordedBinary:
             ) from error
 
 
-def first_arguments(launcher: Any, count: int) -> Any:
-    """Adapt a launcher that takes only the first ``count`` of today's arguments."""
-    return launcher if count == len(ARGUMENTS) else lambda *arguments: launcher(*arguments[:count])
+def with_arguments(launcher: Any, names: Sequence[str]) -> Any:
+    """Adapt a launcher that takes only some of today's arguments.
+
+    Raises:
+        ValueError: an argument is none of today's.
+    """
+    places = [NAMES.index(name) for name in names]
+    return launcher if tuple(names) == NAMES else lambda *arguments: launcher(*(arguments[at] for at in places))
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
@@ -106,7 +115,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
         "config": binary.config.as_dict(),
         "report": asdict(report),
         "object": digest,
-        "arguments": binary.arguments,
+        "arguments": list(binary.arguments),
     }
     binary.description.write_text(sealed(description))
     return binary
@@ -133,7 +142,9 @@ def read_binary(path: Path) -> RecordedBinary:
         digest = raw["object"]
         if not re.fullmatch("[0-9a-f]{64}", digest):
             raise ValueError("object must be a SHA-256")
-        report, arguments = CubinReport(**raw["report"]), int(raw.get("arguments", EARLIER_ARGUMENTS))
+        report, arguments = CubinReport(**raw["report"]), tuple(raw.get("arguments", EARLIER_ARGUMENTS))
+        if not arguments or set(arguments) - set(NAMES):
+            raise ValueError("arguments must be names of a launcher's arguments")
         binary = RecordedBinary(problem, config, report, path.with_name(f"{digest[:16]}.o"), digest, arguments)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordedBinaryError(f"{path} is no recorded binary ({error}); restore it from git") from None

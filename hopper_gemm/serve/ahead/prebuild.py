@@ -116,7 +116,7 @@ def prebuild(
     among = tables(None if gpu is None else slug(gpu))
     pairs: dict[tuple[GemmProblem, Finish | None], None] = {}
     for given in listed("problems", problems, "problems"):
-        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish):
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish | None):
             pairs[GemmProblem.of(given[0]), given[1]] = None
         else:
             pairs[GemmProblem.of(given), None] = None

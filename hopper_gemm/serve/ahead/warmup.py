@@ -50,12 +50,17 @@ class Warmed:
         return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 
+def say_line(line: str) -> None:
+    """Print a line of progress to stderr."""
+    print(f"hopper-gemm: {line}", file=sys.stderr, flush=True)
+
+
 def warmup(
     what: torch.nn.Module | Problems,
     candidates: int = 4,
     *,
     tokens: Iterable[int] = (),
-    say: Callable[[str], None] = lambda line: print(f"hopper-gemm: {line}", file=sys.stderr, flush=True),
+    say: Callable[[str], None] = say_line,
 ) -> Warmed:
     """Load the kernels of problems before they are needed; of each problem without an entry in a tuned table time the
     picks of the model, and keep the fastest in the user's own table.

@@ -9,11 +9,17 @@ from importlib.metadata import version
 import pytest
 
 from hopper_gemm.compiler import loader
-from hopper_gemm.compiler.abi import ARGUMENTS
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.lab.guard import binaries
-from hopper_gemm.lab.guard.binaries import RecordedBinaryError, first_arguments, record_binary, recorded_binaries
+from hopper_gemm.lab.guard.binaries import (
+    EARLIER_ARGUMENTS,
+    NAMES,
+    RecordedBinaryError,
+    record_binary,
+    recorded_binaries,
+    with_arguments,
+)
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -105,21 +111,20 @@ def test_a_recorded_kernel_loads_as_a_function(tmp_path, monkeypatch):
     assert (kernel.clusters, kernel.config.swizzle) == (66, 4)
 
 
-@pytest.mark.parametrize(("count", "taken"), [(10, 10), (len(ARGUMENTS), len(ARGUMENTS))])
-def test_a_binary_of_fewer_arguments_is_launched_with_those_that_it_takes(count, taken):
-    """Arguments are added behind those that a recorded launcher knows, and a plain kernel has none of them."""
+@pytest.mark.parametrize("names", [EARLIER_ARGUMENTS, NAMES])
+def test_a_recorded_launcher_gets_the_arguments_that_it_takes_in_its_order(names):
     calls = []
-    first_arguments(lambda *given: calls.append(given), count)(*range(len(ARGUMENTS)))
-    assert calls == [tuple(range(taken))]
+    with_arguments(lambda *given: calls.append(given), names)(*NAMES)
+    assert calls == [tuple(names)]
 
 
-def test_a_record_that_does_not_count_its_arguments_is_of_ten(kept):
+def test_a_record_that_does_not_name_its_arguments_is_of_the_earlier_ones(kept):
     (path,) = kept.glob("*.json")
     raw = json.loads(path.read_text())
-    assert raw.pop("arguments") == len(ARGUMENTS)
+    assert tuple(raw.pop("arguments")) == NAMES
     path.write_text(sealed(raw))
     (binary,) = recorded_binaries(kept)
-    assert binary.arguments == 10
+    assert binary.arguments == EARLIER_ARGUMENTS
 
 
 def test_a_binary_that_this_version_of_the_dsl_cannot_load_is_refused_with_the_version(kept, monkeypatch):
