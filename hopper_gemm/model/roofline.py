@@ -186,6 +186,19 @@ def limit_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
     return max(arithmetic, memory) + LAUNCH_SECONDS
 
 
+def least_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
+    """The time below which no launch can be whose operands lie in memory: their bytes at the memory's peak, or the
+    arithmetic at the highest clock. A shorter timing is wrong.
+
+    Example:
+        >>> round(least_seconds(GemmProblem(32, 4096, 12288)) * 1e6, 1)
+        20.7
+    """
+    operands = problem.bytes - problem.out_bytes * problem.m * problem.n
+    peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
+    return max(COPIED * operands / chip.memory_rate, problem.in_words.flop / peak)
+
+
 def tile_order(
     tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
 ) -> list[tuple[int, int]]:

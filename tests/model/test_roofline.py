@@ -10,7 +10,14 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_launched, limit_seconds, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.roofline import (
+    clusters_launched,
+    least_seconds,
+    limit_seconds,
+    smem_intensity,
+    smem_reads_per_flop,
+    waves,
+)
 from hopper_gemm.tune.tables.explain import explain
 
 BEST = GemmConfig(tile_m=256, tile_n=128, cluster_n=2)
@@ -100,3 +107,10 @@ def test_rounds_are_those_of_the_clusters_that_are_launched():
     assert waves(config, problem).waves == 2  # 17 tiles, 16 at a time
     assert predict(config, problem).waves == 2
     assert waves(replace(config, split_k=4), problem).waves == 1
+
+
+def test_no_launch_is_shorter_than_its_operands_take_at_the_memorys_peak_or_its_products_at_the_highest_clock():
+    narrow, cube = GemmProblem(32, 4096, 12288), GemmProblem(8192, 8192, 8192)
+    assert least_seconds(narrow) == pytest.approx((32 + 4096) * 12288 * 2 * 0.875 / HBM_BYTES_PER_SECOND)
+    assert least_seconds(cube) == pytest.approx(cube.flop / (132 * 4096 * 1.98e9))
+    assert least_seconds(narrow) < limit_seconds(narrow)

@@ -19,6 +19,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import Chip, least_seconds
 from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
@@ -199,6 +200,9 @@ class Bench:
         if any(min(sample.ours_us, sample.baseline_us) <= (sample.spacer_us or 0) for sample in samples):
             return Outcome("unstable", "the spacer alone took as long as with a launch behind it")
         figures = self._figures(point, rounds, samples, chosen)
+        least = 1e6 * least_seconds(point.problem, Chip(self.device.sms, memory_rate=self.device.memory_rate))
+        if (us := min(figures["time_us"], figures["baseline_us"])) < least:
+            return Outcome("unstable", f"{us:.2f} us are less than the {least:.2f} us in which operands can be read")
         if checked is not None:
             figures["rel_err"] = checked.rel_err
         laps.end("checks")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import lzma
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.point import Point
+from hopper_gemm.model.roofline import CHIPS, least_seconds
 from hopper_gemm.model.sealed import sha256
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import read_object, read_text
@@ -57,7 +59,27 @@ def read_study(folder: Path) -> Study:
     rows, digest = rows_and_digest(folder)
     if lost := lost_rows(folder, provenance, rows, digest):
         raise ResultsError(f"{lost}; restore it, or run the same command again to measure them again")
+    if too_short := _too_short(rows, provenance.get("gpu") or {}):
+        raise ResultsError(f"{folder / ROWS}: {too_short}; delete the rows to measure them again")
     return Study(folder, tuple(rows), provenance)
+
+
+def _too_short(rows: Iterable[Row], gpu: Mapping[str, Any]) -> str:
+    """Return in words what no GPU of the kind can do; empty if nothing, or if the kind is not known."""
+    kind = CHIPS.get(str(gpu.get("slug")))
+    if kind is None:
+        return ""
+    chip = replace(kind, memory_rate=max(kind.memory_rate, gpu.get("memory_rate", 0.0)))
+    least = cache(lambda problem: 1e6 * least_seconds(problem, chip))
+    for row in rows:
+        for column in ("time_us", "baseline_us"):
+            us = row.figures.get(column)
+            if row.ok and us is not None and us < least(row.point.problem):
+                return (
+                    f"{row.point.problem} has a {column} of {us:.2f}, less than the {least(row.point.problem):.2f} in "
+                    f"which an {gpu['name']} can read and multiply its operands"
+                )
+    return ""
 
 
 def lost_rows(folder: Path, provenance: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
