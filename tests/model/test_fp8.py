@@ -87,7 +87,7 @@ def test_scales_go_with_fp8_and_fp8_with_scales_a_bias_and_an_activation():
     assert is_legal(GemmConfig(), PROBLEM, ROW)
     assert [reason.rule for reason in reasons(GemmConfig(), GemmProblem(64, 64, 64), ROW)] == ["scales"]
     assert [reason.rule for reason in reasons(GemmConfig(), PROBLEM, Finish(residual=True))] == ["scales"]
-    with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row' but got 'block'"):
+    with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row', 'blocks' but got 'block'"):
         Finish(scales="block")
 
 
