@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import hypot
-
 import pytest
 import torch
 
@@ -16,19 +14,13 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.checks import UnsupportedError
 from tests.each import each
+from tests.verify.fp8 import ROUNDED, most_error
 
 functional = torch.nn.functional
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not hasattr(functional, "scaled_mm"), reason="torch has no scaled_mm"),
 ]
-
-ROUNDED = {torch.bfloat16: 1.72e-3, torch.float16: 2.2e-4, torch.float32: 0.0}
-"""Relative Frobenius error of the output's rounding alone."""
-
-FAST_ERROR, PROMOTED_ERROR = 4e-5, {128: 2.6e-4, 256: 4.2e-4, 512: 7e-4}
-"""Errors of the sums alone: of fast ones by the root of k, of promoted ones by the interval. Twice what a simulation of
-13 bits gives: 1.3e-3 at k = 4096 and 3.1e-3 at 16384; 1.3e-4, 2.1e-4 and 3.5e-4."""
 
 BLOCK_ERROR = 1.75e-3
 """Largest error with scales of blocks and an output of bf16."""
@@ -127,11 +119,6 @@ def error(result, right):
     return float((result.double() - right).norm() / right.norm())
 
 
-def most(k, promote, dtype=torch.bfloat16):
-    """The largest error of a product."""
-    return hypot(ROUNDED[dtype], PROMOTED_ERROR[promote] if promote else FAST_ERROR * k**0.5)
-
-
 @each("name, promote, scales", CASES)
 def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, promote, scales):
     problem = problem_of(promote)
@@ -143,7 +130,7 @@ def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, 
     kernel = load(KERNELS[name], problem, finish=Finish(scales=scales))
     out = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.bfloat16)
     kernel(a, b.t(), out, None, None, None, scales=(scale_a.view(-1), scale_b.view(-1)))
-    assert error(out, exact(a, b, scale_a, scale_b)) <= most(problem.k, promote)
+    assert error(out, exact(a, b, scale_a, scale_b)) <= most_error(problem.k, promote)
 
 
 @each("sizes", SIZES)
@@ -154,7 +141,7 @@ def test_picked_kernels_are_right_at_every_size(sizes):
         right, given = exact(a, b, scale_a, scale_b), (a, b, scale_a, recipe, scale_b, recipe)
         for fast in (False, True):
             result = hopper_gemm.scaled_mm(*given, use_fast_accum=fast)
-            assert error(result, right) <= few * most(sizes[2], 0 if fast else 128), (scales, fast)
+            assert error(result, right) <= few * most_error(sizes[2], 0 if fast else 128), (scales, fast)
 
 
 @each("sizes", SIZES)
@@ -249,7 +236,7 @@ def test_both_types_of_fp8_give_every_output(dtype, out_dtype):
     given = a, b, scale_a, recipe, scale_b, recipe
     result = hopper_gemm.scaled_mm(*given, output_dtype=out_dtype)
     assert result.dtype == out_dtype
-    assert error(result, exact(a, b, scale_a, scale_b)) <= most(4096, 128, out_dtype)
+    assert error(result, exact(a, b, scale_a, scale_b)) <= most_error(4096, 128, out_dtype)
 
 
 def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
@@ -262,7 +249,7 @@ def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
     ]
     fast = error(hopper_gemm.scaled_mm(*given, output_dtype=torch.float32, use_fast_accum=True), right)
     assert promoted[0] < promoted[1] < promoted[2] < fast / 2
-    assert fast <= most(16384, 0, torch.float32)
+    assert fast <= most_error(16384, 0, torch.float32)
 
 
 def test_a_bias_and_an_activation_come_behind_the_scales():
@@ -322,7 +309,7 @@ def test_rows_have_the_same_bits_whatever_m_where_that_is_asked_for():
 def test_what_the_kernel_lacks_goes_to_torch_or_is_refused():
     a, b, scale_a, scale_b, recipe = operands(64, 256, 512, "tensor")
     mixed = a, b.to(torch.float8_e5m2), scale_a, recipe, scale_b, recipe
-    assert error(hopper_gemm.scaled_mm(*mixed), exact(*mixed[:3], scale_b)) <= most(512, 0)
+    assert error(hopper_gemm.scaled_mm(*mixed), exact(*mixed[:3], scale_b)) <= most_error(512, 0)
     with hopper_gemm.fallback("never"), pytest.raises(UnsupportedError, match="one FP8 type"):
         hopper_gemm.scaled_mm(*mixed)
     memory = torch.zeros(64 * 512 + 1, device="cuda").to(a.dtype)
