@@ -138,8 +138,8 @@ def _unsupported(
         if not torch.compiler.is_compiling() and type(tensor) not in PLAIN:
             return f"{name} must be a plain torch tensor but is a {type(tensor).__qualname__}; take its plain tensor"
     if _names(recipes) not in RECIPES:
-        known = ", ".join(" and ".join(names) for names in RECIPES)
-        return f"recipes must be {known} but got {' and '.join(map(shown, recipes))}; rescale"
+        taken = ", ".join(" and ".join(names) for names in RECIPES)
+        return f"recipes must be {taken} but got {' and '.join(map(shown, recipes))}; rescale"
     if any(swizzle is not None and swizzle.value for swizzle in swizzles) or len(axes):
         return "swizzles and contraction_dim must be left at their defaults; leave them out"
     if a.dtype not in OPERANDS or a.dtype != b.dtype or dtype not in OUTPUTS:

@@ -181,7 +181,7 @@ def test_scales_of_blocks_give_the_same_bits_in_every_tile_whether_swapped_or_no
 
 @each("n, k", [(2112, 7168), (7168, 2048), (512, 16384), (4096, 7184)])
 def test_rows_with_scales_of_blocks_have_the_same_bits_whatever_m(n, k):
-    """As the thread asks for them; and with every legal kernel of one order of k."""
+    """Where the thread asks for that."""
     a, b, scale_a, first, scale_b, second = of_blocks(4096, n, k)
     with hopper_gemm.batch_invariant():
         whole = hopper_gemm.scaled_mm(a, b, scale_a, first, scale_b, second)

@@ -190,8 +190,8 @@ def fp8_pairs(seed: int, total: int, each: int = 3) -> Iterator[Pair]:
         seed, total: as there.
         each: problems for one kernel.
     """
-    found = (pair for number in count() for pair in _fp8_kernel(random.Random(f"{seed}/{number}/fp8"), number, each))
-    return islice(found, total)
+    every = (pair for number in count() for pair in _fp8_kernel(random.Random(f"{seed}/{number}/fp8"), number, each))
+    return islice(every, total)
 
 
 def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
