@@ -67,7 +67,7 @@ def torch_product(a: torch.Tensor, b: torch.Tensor, scales: Scales, kind: str, f
     """torch's product in bf16 of operands (m, k) and (n, k)."""
     functional: Any = torch.nn.functional
     names = next(names for names, its in RECIPES.items() if its == kind)
-    first, second = (functional.ScalingType[name] for name in names)
+    first, second = (getattr(functional.ScalingType, name) for name in names)
     given = a, b.t(), scales[0], first, scales[1], second
     return functional.scaled_mm(*given, output_dtype=torch.bfloat16, use_fast_accum=fast)
 
