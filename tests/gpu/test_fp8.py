@@ -169,14 +169,26 @@ def block_kernels():
     return [GemmConfig(**tile) for tile in BLOCK_TILES if is_legal(GemmConfig(**tile), problem_of(128), BLOCKS)]
 
 
-def test_scales_of_blocks_give_the_same_bits_in_every_tile_whether_swapped_or_not():
-    given, problem = of_blocks(PROBLEM.m, PROBLEM.n, PROBLEM.k), problem_of(128)
-    first, *others = block_kernels()
-    right = launched(first, problem, given)
-    assert error(right, exact_blocks(*given)) <= BLOCK_ERROR
-    assert len(others) > 15
-    for config in others:
-        assert torch.equal(launched(config, problem, given), right), str(config)
+ROWS = (4096, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 127, 128, 129, 257, 513, 1000, 2048, 4095)
+
+
+@each("n, k", [(528, 4000), (2112, 7168), (512, 16384), (7168, 528)])
+def test_scales_of_blocks_give_the_same_bits_in_every_tile_whether_swapped_or_not_and_at_every_m(n, k):
+    """Some 2,400 outputs; the first kernel's, of all rows, is right."""
+    a, b, scale_a, first, scale_b, second = of_blocks(4096, n, k)
+    drawn = [torch.randperm(4096, device="cuda")[:m] if m < 4096 else torch.arange(4096, device="cuda") for m in ROWS]
+    parts = [(rows, a[rows], scale_a.t()[:, rows].contiguous()) for rows in drawn]
+    whole, kernels_of = None, block_kernels()
+    assert len(kernels_of) > 20
+    for config in kernels_of:
+        kernel = load(config, GemmProblem(4096, n, k, "e4m3_bf16", promote=128), finish=BLOCKS)
+        for rows, left, scales in parts:
+            out = torch.full((len(rows), n), float("nan"), device="cuda", dtype=torch.bfloat16)
+            kernel(left, b.t(), out, None, None, None, scales=(scales, scale_b.t()))
+            if whole is None:
+                whole = out
+                assert error(whole, exact_blocks(a, b, scale_a, first, scale_b, second)) <= BLOCK_ERROR
+            assert torch.equal(out, whole[rows]), (str(config), len(rows))
 
 
 @each("n, k", [(2112, 7168), (7168, 2048), (512, 16384), (4096, 7184)])
