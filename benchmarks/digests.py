@@ -8,7 +8,7 @@ the kernels of a file, prints those whose code differs, and exits with 1 if ther
 N kernels only, drawn by a seed from each group in turn. All of them, some 3,000, take an hour of one core. Groups:
 
     menu        the menu's kernels in every layout, plain and with each of FINISHES
-    fp8         the menu's kernels on FP8, by tensor with fast sums, by row with promoted ones
+    fp8         the menu's kernels on FP8, by tensor with fast sums, by row and by blocks with promoted ones
     types       the menu's kernels with an fp32 output, in fp16, and with threads that store C
     tuned       the entries of every recorded tuned table
     recorded    the recorded binaries
@@ -98,7 +98,7 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
             for finish in (None, *FINISHES):
                 if allowed(kernel, problem, finish):
                     yield "menu " + str(finish or "plain"), KernelId.of(kernel, problem, finish=finish)
-        for promote, scales in ((0, "tensor"), (128, "row")):
+        for promote, scales in ((0, "tensor"), (128, "row"), (128, "blocks")):
             words = _problem(kernel)
             fp8 = replace(words, n=-(-words.n // 16) * 16, k=2 * words.k, dtype="e4m3_bf16", promote=promote)
             if allowed(kernel, fp8, finish := Finish(scales=scales)):

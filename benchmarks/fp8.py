@@ -3,7 +3,8 @@
     python -m benchmarks.fp8 --out FILE [--recipes tensor row:128 ...] [--pairs N] [--problems M,N,K ...]
 
 A recipe is the scales, ``tensor`` or ``row``, with fast sums, or behind a colon the elements of k between promotions;
-torch then runs without fast accumulation. Fast sums are never compared with promoted ones. Each row of the CSV file is
+torch then runs without fast accumulation. ``blocks`` are scales of 1x128 of A and 128x128 of B, promoted each 128 by
+both. Fast sums are never compared with promoted ones. Each row of the CSV file is
 written as it comes: the median of the pairs' ratios with its interval, times without the spacer, and the relative
 Frobenius errors of both sides against fp32 arithmetic on the dequantised operands. A product that is further off than
 :data:`MOST` is not timed. Kernels are compiled ahead on all cores. Nothing else may run on the GPU.
@@ -15,6 +16,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +26,7 @@ import torch
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.point import Sample
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import BLOCK, GemmProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
 from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
@@ -32,6 +34,7 @@ from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, fp32_product, sets_of
 from hopper_gemm.tune.statistics import speedup
+from tests.verify.fp8 import Scales, dequantised, drawn_scales, for_kernel, torch_product
 from tests.verify.harness import compile_all
 
 WIDE = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
@@ -40,7 +43,7 @@ PROBLEMS += [(size, size, size) for size in (1024, 2048, 4096, 8192, 16384)]
 PROBLEMS += [(1024, 28672, 4096)]
 """m, n, k."""
 
-RECIPES = ("tensor", "row:128")
+RECIPES = ("tensor", "row:128", "blocks")
 
 MOST = 1e-2
 """Largest relative error that is timed: thrice what fast sums lose at k = 16384."""
@@ -50,13 +53,12 @@ COLUMNS = (
     *("rel_err", "baseline_rel_err", "spacer_us", "sm_mhz", "config", "gpu", "board", "torch"),
 )
 
-Scales = tuple[torch.Tensor, torch.Tensor]
-
 
 def problem_of(sizes: tuple[int, int, int], recipe: str) -> tuple[GemmProblem, Finish]:
     """The problem of a recipe and its finish."""
     scales, _, promote = recipe.partition(":")
-    return GemmProblem(*sizes, "e4m3_bf16", promote=int(promote or 0)), Finish(scales=scales)
+    step = BLOCK if scales == "blocks" else int(promote or 0)
+    return GemmProblem(*sizes, "e4m3_bf16", promote=step), Finish(scales=scales)
 
 
 def matrices(problem: GemmProblem, l2_bytes: int) -> list[MatrixSet]:
@@ -75,28 +77,25 @@ def matrices(problem: GemmProblem, l2_bytes: int) -> list[MatrixSet]:
 
 def arms_of(problem: GemmProblem, finish: Finish) -> tuple[Launch, Launch, Scales, str]:
     """Our launch, torch's, the scales of both, and our config."""
-    sides = ((problem.m, 1), (1, problem.n)) if finish.scales == "row" else ((1,), (1,))
-    scale_a, scale_b = (torch.rand(*side, device="cuda") + 0.5 for side in sides)
-    kernel, flat = kernel_for(problem, torch.cuda.current_device(), None, finish), (scale_a.view(-1), scale_b.view(-1))
-    functional: Any = torch.nn.functional
-    kinds = functional.ScalingType
-    recipe = kinds.RowWise if finish.scales == "row" else kinds.TensorWise
+    scales = drawn_scales(problem, kind := finish.scales, torch.Generator("cuda").manual_seed(1))
+    kernel, given = kernel_for(problem, torch.cuda.current_device(), None, finish), for_kernel(scales, kind)
 
     def ours(operands: MatrixSet) -> None:
-        kernel(operands.a, operands.b, operands.ours, None, None, None, scales=flat)
+        kernel(operands.a, operands.b, operands.ours, None, None, None, scales=given)
 
     def theirs(operands: MatrixSet) -> torch.Tensor:
-        given = operands.a, operands.b.t(), scale_a, recipe, scale_b, recipe
-        return functional.scaled_mm(*given, output_dtype=torch.bfloat16, use_fast_accum=not problem.promote)
+        return torch_product(operands.a, operands.b, scales, kind, not problem.promote)
 
-    return ours, theirs, (scale_a, scale_b), str(kernel.config)
+    return ours, theirs, scales, str(kernel.config)
 
 
-def errors(sets: list[MatrixSet], ours: Launch, theirs: Callable[[MatrixSet], Any], scales: Scales) -> list[float]:
+def errors(
+    sets: list[MatrixSet], ours: Launch, theirs: Callable[[MatrixSet], Any], scales: Scales, kind: str
+) -> list[float]:
     """Relative Frobenius errors of both sides on the first set."""
-    right, operands = fp32_product(sets[0]), sets[0]
-    right *= scales[0]
-    right *= scales[1]
+    operands = sets[0]
+    exact = dequantised(operands.a, operands.b, scales, kind)
+    right = fp32_product(replace(operands, a=exact[0], b=exact[1]))
     operands.ours.fill_(float("nan"))
     ours(operands)
     size = torch.linalg.vector_norm(right)
@@ -131,7 +130,7 @@ def measured(
     """The row of a problem and a recipe."""
     problem, finish = problem_of(sizes, recipe)
     ours, theirs, scales, config = arms_of(problem, finish)
-    off = errors(sets, ours, theirs, scales)
+    off = errors(sets, ours, theirs, scales, finish.scales)
     row: dict[str, Any] = {"status": "ok", "rel_err": off[0], "baseline_rel_err": off[1], "config": config}
     if not off[0] <= MOST:
         return row | {"status": "wrong"}
@@ -146,7 +145,9 @@ def main() -> None:
     """Measure every problem and recipe."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="CSV file, written anew")
-    parser.add_argument("--recipes", nargs="+", default=RECIPES, help="such as tensor, row, row:128 (default both)")
+    parser.add_argument(
+        "--recipes", nargs="+", default=RECIPES, help="such as tensor, row:128, blocks (default: these)"
+    )
     parser.add_argument("--problems", nargs="+", help="such as 64,7168,2048 (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()

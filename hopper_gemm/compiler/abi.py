@@ -21,6 +21,8 @@ class Argument:
         shape: names of its sizes, each open unless the kernel fixes it; empty for a number.
         what: the rest that a caller must know.
         part: of a kernel that has it: ``workspace``, ``observer`` or a step of a finish; empty for all kernels.
+        blocks: names of its sizes in a kernel with scales of blocks, the last contiguous, at any pitch; empty if they
+            are those of ``shape``.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Argument:
     shape: tuple[str, ...]
     what: str
     part: str = ""
+    blocks: tuple[str, ...] = ()
 
 
 MATRICES = (
@@ -54,8 +57,8 @@ FINISH = (
 )
 OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)
 SCALES = (
-    Argument("scale_a", "fp32", ("scales of a",), "one, or m of them; at a multiple of 16 bytes", "scales"),
-    Argument("scale_b", "fp32", ("scales of b",), "one, or n of them; likewise", "scales"),
+    Argument("scale_a", "fp32", ("scales of a",), "one, or m; at a multiple of 16 bytes", "scales", ("k blocks", "m")),
+    Argument("scale_b", "fp32", ("scales of b",), "one, or n; likewise", "scales", ("n blocks", "filled k blocks")),
 )
 
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES)

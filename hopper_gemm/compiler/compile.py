@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cutlass
-from cutlass import Int16, Int32, Int64, cute
+from cutlass import Float32, Int16, Int32, Int64, cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from hopper_gemm.compiler import abi
@@ -66,9 +66,11 @@ def compile_kernel(
     types = TYPES | {"operand": element, "out": out, "bias": wide}
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
+    ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
 
     def fake(argument: abi.Argument) -> Any:
-        dtype, shape = types[argument.dtype], [sizes[name] for name in argument.shape]
+        names = argument.blocks if finish.scales == "blocks" and argument.blocks else argument.shape
+        dtype, shape = types[argument.dtype], [sizes[name] for name in names]
         if len(shape) == 2:
             return _matrix(dtype, *shape, **ways.get(argument.name, {}))
         return _contiguous(dtype, *shape) if shape else dtype(0)

@@ -23,6 +23,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from hopper_gemm.kernel.blocks import BlockScales, SwappedScales
 from hopper_gemm.kernel.consumer import FIRST_TURN, Mainloop, Order, Share, Turn, release_held
 from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
@@ -36,7 +37,7 @@ from hopper_gemm.kernel.steps import NAMES, Activation, Addend, Bias, Gate, Resi
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ThreadTarget
-from hopper_gemm.kernel.work import DynamicWalk, Edge, Item, Raster, TileScheduler
+from hopper_gemm.kernel.work import FAR, DynamicWalk, Edge, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import Finish, ordered_stages
 from hopper_gemm.model.kernel import MOVED_FROM, Kernel
@@ -336,7 +337,7 @@ class HopperGemm:
             if cutlass.const_expr(pingpong):
                 mine, other, clusters = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, scheduler.raster.clusters
                 turn = Turn(mine, other, at >= clusters, at + clusters < scheduler.raster.tiles)
-            tile_loop = self._of_tile(loop, row, column)
+            tile_loop = self._of_tile(loop, item, row, column)
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
             row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
@@ -379,6 +380,8 @@ class HopperGemm:
         steps = tuple(STEP if one else 1 for one in contiguous)
         least = MOVED_FROM * self.tile_k // self.config.tile_k
         edge = Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < least)
+        if self.finish.scales == "blocks":  # 64 rows or columns of a tile have one block of B
+            edge = replace(edge, **{"row" if swapped else "column": Int32(FAR)})
         return edge if residual is None else edge.unless(residual.iterator.toint() == c.iterator.toint())
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
@@ -470,11 +473,26 @@ class HopperGemm:
         if self.promote:
             shape = share.mma.get_slice(0).partition_shape_C((hopper.WGMMA_M, config.share_n))
             partial = cute.make_rmem_tensor(shape, Float32)
-            loop = replace(loop, promotion=Promotion(partial, self.promote // self.tile_k))
+            scales = self._block_scales(task) if self.finish.scales == "blocks" else None
+            loop = replace(loop, promotion=Promotion(partial, self.promote // self.tile_k, scales))
         return loop
 
-    def _of_tile(self, loop: Mainloop, row: Int32, column: Int32) -> Mainloop:
-        """The main loop for the output tile at a row and column."""
+    def _block_scales(self, task: CtaTask) -> BlockScales:
+        """The scales of blocks of one consumer."""
+        config, consumer = self.config, task.place.warpgroup - 1
+        share, offset = (config.share_m, config.share_n), [0, 0]
+        if config.schedule != "pingpong":
+            side = "mn".index(config.split)
+            offset[side] = consumer * share[side]
+        kind, sides = BlockScales, (task.output.row_scales, task.output.column_scales)
+        if config.swap_ab:
+            kind, sides = SwappedScales, sides[::-1]
+        return kind.of(*sides, share, tuple(offset), task.place.in_group)
+
+    def _of_tile(self, loop: Mainloop, item: Item, row: Int32, column: Int32) -> Mainloop:
+        """The main loop for an item, whose output tile is at a row and column."""
+        if loop.promotion is not None:
+            loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first))
         return replace(loop, epilogue=loop.epilogue.of_tile(column))
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
@@ -502,7 +520,7 @@ class HopperGemm:
         size = [cute.size(output.c, mode=[mode]) for mode in ((1, 0) if swapped else (0, 1))]
         bias, residual = (None if one is None else Addend.of(one, *size) for one in (output.bias, output.residual))
         steps: list[Step] = []
-        if finish.scales:
+        if finish.scales in ("tensor", "row"):
             sides = output.row_scales, output.column_scales
             down, across = (Addend.of(side, Int32(1), cute.size(side)) for side in sides)
             steps.append(Scales(down, across, finish.scales == "tensor", swapped))

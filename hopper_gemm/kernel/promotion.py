@@ -7,13 +7,14 @@ for the other consumer meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
+from hopper_gemm.kernel.blocks import BlockScales
 from hopper_gemm.kernel.pipeline import RingState
 
 
@@ -36,10 +37,16 @@ class Promotion:
     Args:
         partial: fp32 registers of 64 rows of the share.
         stages: from one promotion to the next; what is left of a tile after whole intervals is promoted stage by stage.
+        scales: of blocks, one of each stage, which is promoted alone; None where the epilogue scales the sums, if any.
     """
 
     partial: cute.Tensor
     stages: int
+    scales: BlockScales | None = None
+
+    def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Promotion:
+        """The promotion for the output tile at a row and column, from a stage on."""
+        return self if self.scales is None else replace(self, scales=self.scales.of_tile(row, column, k_first))
 
     @cute.jit
     def multiply_tile(self, loop: Any, state: RingState, k_tiles: Int32, turn: Any) -> RingState:
@@ -49,15 +56,18 @@ class Promotion:
             The state after the last stage. No group is in flight and every stage has been released.
         """
         loop.share.accumulators.fill(0.0)
+        if cutlass.const_expr(self.scales is not None):
+            self.scales.load(Int32(0))
         if cutlass.const_expr(turn is not None):
             turn.take()
         left, passed = k_tiles, Boolean(False)
         if cutlass.const_expr(self.stages > 1):
             for _ in cutlass.range(k_tiles // self.stages, unroll=1):
-                state, passed = self._interval(loop, state, passed, self.stages)
+                state, passed = self._interval(loop, state, passed, self.stages, None)
             left = k_tiles % self.stages
-        for _ in cutlass.range(left, unroll=1):
-            state, passed = self._interval(loop, state, passed, 1)
+        for k_tile in cutlass.range(left, unroll=1):
+            following = cutlass.min(k_tile + 1, left - 1)
+            state, passed = self._interval(loop, state, passed, 1, following)
         if cutlass.const_expr(turn is not None):
             turn.give()
         loop.epilogue.open()
@@ -65,11 +75,11 @@ class Promotion:
 
     @cute.jit
     def _interval(
-        self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
+        self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int], following: Int32 | None
     ) -> tuple[RingState, Boolean]:
         """Multiply, release and promote ``stages``; ``passed`` is the result of a probe for the first, and returned is
-        that for the next. Unrolled: with a loop over them kernels of two blocks spilled, or their wgmma were
-        serialised."""
+        that for the next. Scales of blocks are read for the stage ``following``. Unrolled: with a loop over them
+        kernels of two blocks spilled, or their wgmma were serialised."""
         share, ring = loop.share, loop.ring
         blocks, slots = cute.size(share.a, mode=[1]), _places(state, stages)
         for block in cutlass.range_constexpr(blocks):
@@ -80,6 +90,8 @@ class Promotion:
                 if cutlass.const_expr(block == blocks - 1 and stage > 0):
                     warpgroup.wait_group(1)
                     share.release(ring, slots[stage - 1].index, None)
+            if cutlass.const_expr(block == 0 and self.scales is not None):
+                self.scales.turn(following)
             warpgroup.wait_group(0)
             if cutlass.const_expr(block == blocks - 1):
                 share.release(ring, slots[stages - 1].index, None)
@@ -104,7 +116,10 @@ class Promotion:
 
     @cute.jit
     def _add(self, loop: Any, block: cutlass.Constexpr[int]) -> None:
-        """Add the partial sum to a block of the accumulators."""
+        """Add the partial sum, scaled if there are scales, to a block of the accumulators."""
         row = cute.make_layout(cute.size(self.partial))
         sums = cute.make_tensor(loop.share.accumulators.iterator + block * cute.size(row), row)
-        sums.store(sums.load() + cute.make_tensor(self.partial.iterator, row).load())
+        partial = cute.make_tensor(self.partial.iterator, row).load()
+        if cutlass.const_expr(self.scales is not None):
+            partial = self.scales.factors(block).load() * partial
+        sums.store(sums.load() + partial)

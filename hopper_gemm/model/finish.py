@@ -95,7 +95,7 @@ ACTIVATIONS: dict[str, Activation] = {
 """Activations by name."""
 
 
-SCALES = ("", "tensor", "row")
+SCALES = ("", "tensor", "row", "blocks")
 """Scales of FP8 operands."""
 
 
@@ -109,7 +109,8 @@ class Finish:
         activation: of :data:`ACTIVATIONS`, or empty.
         residual: add a matrix of C's shape and type.
         scales: multiply each element by scales of FP8 operands: ``"tensor"``, one of each operand; ``"row"``, one of
-            each row of A and of each column of B; or empty.
+            each row of A and of each column of B; ``"blocks"``, one of each 1x128 of A and of each 128x128 of B, where
+            sums are promoted each 128 of k; or empty.
         gated: the product's columns are two halves, gate and up; C = activation(gate) * up has half the columns.
 
     Raises:

@@ -29,6 +29,9 @@ OPERAND_BYTES = {"bf16": 2, "fp16": 2, "e4m3": 1, "e5m2": 1}
 OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 """Bytes of an element of C, by its type."""
 
+BLOCK = 128
+"""Elements of k, and columns of B, that share a scale of blocks."""
+
 PROMOTED = (0, 128, 256, 512)
 """Elements of k from one promotion of the sums of an FP8 product to the next; 0 for none."""
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model.finish import ActivationName, Finish
-from hopper_gemm.model.problem import PROMOTED, GemmProblem, shown
+from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
 from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device
@@ -23,8 +23,12 @@ from hopper_gemm.serve.reference import activated
 
 OPERANDS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 OUTPUTS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-RECIPES = {"TensorWise": "tensor", "RowWise": "row"}
-"""Names of torch.nn.functional.ScalingType that the kernel has, each with its scales."""
+RECIPES = {
+    ("TensorWise", "TensorWise"): "tensor",
+    ("RowWise", "RowWise"): "row",
+    ("BlockWise1x128", "BlockWise128x128"): "blocks",
+}
+"""Names of torch.nn.functional.ScalingType for A and B that the kernel has, with their scales."""
 
 Maybe = torch.Tensor | None
 Listed = torch.Tensor | Sequence[torch.Tensor]
@@ -54,16 +58,19 @@ def scaled_mm(
     Args:
         mat_a: (m, k), float8_e4m3fn or float8_e5m2, contiguous along k; k a multiple of 16.
         mat_b: (k, n), same type, as the ``.t()`` of a row-major (n, k) weight; n a multiple of 16.
-        scale_a, scale_b: fp32, contiguous: one element each (``TensorWise``), or (m, 1) and (1, n) (``RowWise``).
-        scale_recipe_a, scale_recipe_b: both ``ScalingType.TensorWise`` or both ``ScalingType.RowWise``.
+        scale_a, scale_b: fp32, contiguous: one element each (``TensorWise``), or (m, 1) and (1, n) (``RowWise``). Of
+            blocks (m, k / 128) and (k / 128 rounded up to a multiple of 4, n / 128), rounded up, each contiguous along
+            its first axis at any pitch; the rows of ``scale_b`` that only fill up may be left out.
+        scale_recipe_a, scale_recipe_b: both ``ScalingType.TensorWise`` or both ``ScalingType.RowWise``; or
+            ``BlockWise1x128`` and ``BlockWise128x128``.
         swizzle_a, swizzle_b, contraction_dim: as torch's; the kernel takes the defaults.
         bias: (n,), fp16 with an output of fp16, else bf16.
         output_dtype: bfloat16, float16 or float32.
         use_fast_accum: leave the sums to the tensor cores, which keep about 13 bits; else they move to fp32 registers
-            after each ``promote`` of k.
+            after each ``promote`` of k. Of blocks they always do, each 128.
         activation: as of :func:`hopper_gemm.linear`.
         out: (m, n) of ``output_dtype``; made, contiguous, if None.
-        promote: 128, 256 or 512: longer intervals take less time and lose more bits.
+        promote: 128, 256 or 512: longer intervals take less time and lose more bits. 128 with blocks.
 
     Returns:
         ``out``, written on torch's current stream. There are no gradients.
@@ -95,8 +102,10 @@ def scaled_mm(
         given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b
         product = activated(torch.nn.functional.scaled_mm(*given, *more), activation)
         return product if out is None else out.copy_(product)
-    scales = RECIPES[recipes[0].name]
-    step = 0 if use_fast_accum else promote
+    scales = RECIPES[_names(recipes)]
+    step = BLOCK if scales == "blocks" else 0 if use_fast_accum else promote
+    if scales == "blocks" and promote != BLOCK:
+        raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
     settings = scales, bias, activation, output_dtype, step, MODE.batch_invariant
     if out is None:
         return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, first, second, *settings)
@@ -107,6 +116,11 @@ def scaled_mm(
 def _single(given: Any) -> Any:
     """What is given, or the only item of a list."""
     return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+
+
+def _names(recipes: list[Any]) -> tuple[str, str]:
+    """Names of two recipes; empty for what is none."""
+    return getattr(recipes[0], "name", ""), getattr(recipes[1], "name", "")
 
 
 def _refuse_gradients(*tensors: Any) -> None:
@@ -123,9 +137,9 @@ def _unsupported(
             return f"{name} must be one plain torch tensor but is {shown(type(tensor).__name__)}; give one"
         if not torch.compiler.is_compiling() and type(tensor) not in PLAIN:
             return f"{name} must be a plain torch tensor but is a {type(tensor).__qualname__}; take its plain tensor"
-    names = [getattr(recipe, "name", None) for recipe in recipes]
-    if names[0] not in RECIPES or names[0] != names[1]:
-        return f"recipes must be TensorWise twice or RowWise twice but got {names[0]} and {names[1]}; rescale"
+    if _names(recipes) not in RECIPES:
+        taken = ", ".join(" and ".join(names) for names in RECIPES)
+        return f"recipes must be {taken} but got {' and '.join(map(shown, recipes))}; rescale"
     if any(swizzle is not None and swizzle.value for swizzle in swizzles) or len(axes):
         return "swizzles and contraction_dim must be left at their defaults; leave them out"
     if a.dtype not in OPERANDS or a.dtype != b.dtype or dtype not in OUTPUTS:
@@ -168,15 +182,10 @@ def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe,
         if rows.stride(1) != 1 and k > 1:
             fix = "give it as .contiguous()" if name == "mat_a" else "give the .t() of a row-major (n, k) weight"
             raise MisfitError(f"{name} must be contiguous along k but has strides {tuple(rows.stride())}; {fix}")
-    shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
-    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
-        alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
-        alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
-        if not alike or scale.dtype != torch.float32 or scale.device != a.device or not scale.is_contiguous():
-            raise MisfitError(
-                f"{name} must be {shape} torch.float32 on {a.device}, contiguous, but is {tuple(scale.shape)} "
-                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
-            )
+    if scales == "blocks":
+        _check_blocks(m, n, k, a.device, scale_a, scale_b)
+    else:
+        _check_scales(m, n, scales, a.device, scale_a, scale_b)
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
         given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
@@ -188,11 +197,47 @@ def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe,
         raise MisfitError(f"out must be ({m}, {n}) {dtype} on {a.device} but is {given}")
 
 
+def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
+    """Refuse scales of operands or of rows that do not fit, as :func:`_check` does."""
+    shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
+    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
+        alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
+        alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
+        if not alike or scale.dtype != torch.float32 or scale.device != device or not scale.is_contiguous():
+            raise MisfitError(
+                f"{name} must be {shape} torch.float32 on {device}, contiguous, but is {tuple(scale.shape)} "
+                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
+            )
+
+
+def _check_blocks(m: Any, n: Any, k: Any, device: Any, scale_a: Any, scale_b: Any) -> None:
+    """Refuse scales of blocks that do not fit, as :func:`_check` does."""
+    deep, wide = -(-k // BLOCK), -(-n // BLOCK)
+    filled = -(-deep // 4) * 4
+    for name, scale, rows, columns in (("scale_a", scale_a, (m,), deep), ("scale_b", scale_b, (filled, deep), wide)):
+        alike = scale.dim() == 2 and scale.shape[0] in rows and scale.shape[1] == columns
+        alike = alike and (scale.stride(0) == 1 or scale.shape[0] == 1 or scale.numel() == 0)
+        if not alike or scale.dtype != torch.float32 or scale.device != device:
+            raise MisfitError(
+                f"{name} must be {(rows[0], columns)} torch.float32 on {device} with strides (1, {rows[0]}) but is "
+                f"{tuple(scale.shape)} {scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
+            )
+
+
+def spread(scale: torch.Tensor, height: int, rows: int, k: int) -> torch.Tensor:
+    """The scale of each element of an operand (rows, k), from one of each block of ``height`` rows and 128 of k."""
+    return scale.repeat_interleave(height, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :k]
+
+
 def _reference(
     a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, activation: str | None, dtype: Any
 ) -> torch.Tensor:
     """The output in fp32 arithmetic, rounded once."""
-    product = (a.float() @ b.float()) * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
+    left, right = a.float(), b.float()
+    if scales == "blocks":
+        product = (left * spread(scale_a, 1, *a.shape)) @ (right * spread(scale_b.t(), BLOCK, *b.t().shape).t())
+    else:
+        product = (left @ right) * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
     return activated(product if bias is None else product + bias.float(), activation).to(dtype)
 
 
@@ -234,7 +279,8 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
         added = None if bias is None else _aligned(bias)
         with torch.cuda.device(device):
             kernel = _kernel(m, n, k, kind, promote, invariant, finish, MODE.context, device, CHANGES.count)
-            kernel(a, b.t(), target, added, None, None, scales=(_aligned(scale_a), _aligned(scale_b)))
+            laid = _of_blocks if scales == "blocks" else _aligned
+            kernel(a, b.t(), target, added, None, None, scales=(laid(scale_a), laid(scale_b)))
     return target if out is None or target is out else out.copy_(target)
 
 
@@ -242,6 +288,14 @@ def _aligned(vector: torch.Tensor) -> torch.Tensor:
     """A vector, contiguous from a multiple of 16 bytes on: itself, or a copy."""
     flat = vector.reshape(-1)
     return flat if flat.is_contiguous() and not flat.data_ptr() & MISALIGNED else flat.new_empty(flat.shape).copy_(flat)
+
+
+def _of_blocks(scale: torch.Tensor) -> torch.Tensor:
+    """Scales of blocks as the kernel takes them, contiguous along the last axis also where that has one element."""
+    if scale.shape[0] > 1 and scale.shape[1] > 1:
+        return scale.t()
+    pitch = scale.stride(1) if scale.shape[1] > 1 else scale.shape[0]
+    return scale.as_strided((scale.shape[1], scale.shape[0]), (pitch, 1))
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from hopper_gemm.model.rules.fp8 import wgmma_waits
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
 
-TENSOR, ROW = Finish(scales="tensor"), Finish(scales="row")
+TENSOR, ROW, BLOCKS = (Finish(scales=scales) for scales in ("tensor", "row", "blocks"))
 
 KERNELS = [
     ("e4m3_bf16", 0, TENSOR, {}),
@@ -30,6 +30,12 @@ KERNELS = [
     ("e4m3_bf16", 128, ROW, {"tile_m": 128, "split_k": 4, "stagger": 0}),
     ("e4m3_bf16", 128, ROW, {"tile_m": 128, "split_k": 3, "reduction": "workspace", "stagger": 0}),
     ("e4m3_bf16", 128, Finish(scales="tensor", bias=True, activation="gelu"), {"tile_m": 128, "scheduler": "dynamic"}),
+    ("e4m3_bf16", 128, BLOCKS, {}),
+    ("e5m2_fp32", 128, BLOCKS, {"tile_m": 128, "tile_n": 160, "cluster_m": 2}),
+    ("e4m3_fp16", 128, Finish(scales="blocks", bias=True), {"tile_m": 128, "tile_n": 64, "swap_ab": True}),
+    ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "schedule": "pingpong"}),
+    ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "tile_n": 256, "consumers": 2, "split": "n"}),
+    ("e4m3_bf16", 128, BLOCKS, {"tile_m": 128, "split_k": 3, "reduction": "workspace", "stagger": 0, "swap_ab": True}),
 ]
 
 

@@ -17,7 +17,7 @@ from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
 from hopper_gemm.model.tuned import itself
 
 PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")
-ROW = Finish(scales="row")
+ROW, BLOCKS = Finish(scales="row"), Finish(scales="blocks")
 
 
 @pytest.mark.parametrize("dtype", FP8_DTYPES)
@@ -87,8 +87,34 @@ def test_scales_go_with_fp8_and_fp8_with_scales_a_bias_and_an_activation():
     assert is_legal(GemmConfig(), PROBLEM, ROW)
     assert [reason.rule for reason in reasons(GemmConfig(), GemmProblem(64, 64, 64), ROW)] == ["scales"]
     assert [reason.rule for reason in reasons(GemmConfig(), PROBLEM, Finish(residual=True))] == ["scales"]
-    with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row' but got 'block'"):
+    with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row', 'blocks' but got 'block'"):
         Finish(scales="block")
+
+
+@pytest.mark.parametrize(
+    ("config", "promote", "text"),
+    [
+        ({}, 0, "scales of blocks change each 128 of k but promote is 0"),
+        ({}, 256, "scales of blocks change each 128 of k but promote is 256"),
+        ({"k_depth": 2}, 128, "a stage must be a block of 128 of k but is 64; take k_depth 4"),
+        ({"reverse_k": True}, 128, "take reverse_k false"),
+        ({"tile_m": 64, "tile_n": 152}, 128, "152 columns of a consumer may lie in three blocks of B"),
+        ({"tile_m": 64, "tile_n": 152, "swap_ab": True}, 128, ""),
+        ({"tile_m": 128, "tile_n": 192, "swap_ab": True}, 128, "scales of blocks need 240 registers of 224"),
+        ({"tile_m": 256, "tile_n": 128}, 128, ""),
+    ],
+)
+def test_scales_of_blocks_need_a_stage_for_each_and_columns_in_two_blocks(config, promote, text):
+    broken = reasons(GemmConfig(**config), replace(PROBLEM, promote=promote), BLOCKS)
+    assert [reason.rule for reason in broken] == ["blocks"] * bool(text)
+    assert text in "".join(reason.text for reason in broken)
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 16), (64, 7168, 2048), (129, 512, 16384), (4096, 7168, 65536)])
+def test_every_size_has_a_kernel_with_scales_of_blocks(m, n, k, invariant):
+    problem = GemmProblem(m, n, k, "e4m3_bf16", batch_invariant=invariant, promote=128)
+    assert is_legal(choose(problem, finish=BLOCKS), problem, BLOCKS)
 
 
 @pytest.mark.parametrize("promote", [0, 128, 256, 512])

@@ -16,6 +16,29 @@ functional = torch.nn.functional
 pytestmark = pytest.mark.skipif(not hasattr(functional, "scaled_mm"), reason="torch has no scaled_mm")
 
 M, N, K = 24, 48, 64
+BLOCKS = M, 144, 272
+"""m, n and k with blocks of 16 columns and of 16 k behind whole ones."""
+
+
+def block_scales(m, n, k, padded=True):
+    """Scales of blocks as torch lays them out; or those of B without the rows that fill up."""
+    deep, wide = -(-k // 128), -(-n // 128)
+    return torch.rand(deep, m).t() + 0.5, torch.rand(wide, -(-deep // 4) * 4).t()[: None if padded else deep] + 0.5
+
+
+def of_blocks(m, n, k, **named):
+    """The arguments of a call with scales of blocks."""
+    a, b, *_ = operands(m=m, n=n, k=k)
+    scale_a, scale_b = block_scales(m, n, k, **named)
+    kinds = functional.ScalingType
+    return a, b, scale_a, kinds.BlockWise1x128, scale_b, kinds.BlockWise128x128
+
+
+def exact_blocks(a, b, scale_a, recipe_a, scale_b, recipe_b):
+    """Their product, of operands that are dequantised element by element."""
+    (m, k), n = a.shape, b.shape[1]
+    left = a.double() * scale_a.double()[torch.arange(m)[:, None], torch.arange(k)[None] // 128]
+    return left @ (b.double() * scale_b.double()[torch.arange(k)[:, None] // 128, torch.arange(n)[None] // 128])
 
 
 def operands(scales="row", m=M, n=N, k=K, dtype=torch.float8_e4m3fn):
@@ -39,8 +62,12 @@ def gpu(monkeypatch):
     def kernel_for(problem, device, config=None, finish=None, scattered=None):
         def launch(a, b, out, bias, residual, scale, scales):
             assert (residual, scale) == (None, None)
-            assert all(vector.is_contiguous() for vector in scales)
-            assert not any(vector.data_ptr() % 16 for vector in scales)
+            if finish.scales == "blocks":
+                assert all(matrix.stride(1) == 1 for matrix in scales)
+                scales = [matrix.t() for matrix in scales]
+            else:
+                assert all(vector.is_contiguous() for vector in scales)
+                assert not any(vector.data_ptr() % 16 for vector in scales)
             made.append((problem, finish))
             out.copy_(room._reference(a, b.t(), *scales, finish.scales, bias, finish.activation or None, out.dtype))
 
@@ -90,6 +117,56 @@ def test_sums_are_fast_where_asked_for_and_else_promoted(gpu, named, promote):
     assert gpu[0][0].promote == promote
 
 
+@pytest.mark.parametrize("sizes", [BLOCKS, (1, 16, 16), (1, 128, 1040), (5, 400, 128)])
+@pytest.mark.parametrize("padded", [True, False])
+def test_scales_of_blocks_are_taken_as_torch_lays_them_out(gpu, sizes, padded):
+    """Also where a side has one block or row, whose stride says nothing; sums are promoted, whatever is asked for."""
+    given = of_blocks(*sizes, padded=padded)
+    result = hopper_gemm.scaled_mm(*given, use_fast_accum=True)
+    assert near(result, exact_blocks(*given))
+    ((problem, finish),) = gpu
+    assert (problem.promote, finish.scales) == (128, "blocks")
+
+
+def test_scales_of_blocks_may_have_any_pitch(gpu):
+    a, b, scale_a, first, scale_b, second = of_blocks(*BLOCKS)
+    wide, high = torch.full((3, M + 1), float("nan")), torch.full((2, 7), float("nan"))
+    wide[:, 1:], high[:, 3:] = scale_a.t(), scale_b.t()
+    result = hopper_gemm.scaled_mm(a, b, wide.t()[1:], first, high.t()[3:], second)
+    assert near(result, exact_blocks(a, b, scale_a, first, scale_b, second))
+
+
+WRONG_BLOCKS = {
+    "contiguous": (
+        lambda sa, sb: (sa.contiguous(), sb),
+        "scale_a must be (24, 3) torch.float32 on cpu with strides (1, 24)",
+    ),
+    "transposed": (lambda sa, sb: (sa.t(), sb), "but is (3, 24) torch.float32 on cpu with strides (24, 1)"),
+    "too few": (lambda sa, sb: (sa[:, :2], sb), "but is (24, 2)"),
+    "of each 128": (lambda sa, sb: (sa, sb[:2]), "scale_b must be (4, 2) torch.float32 on cpu with strides (1, 4)"),
+    "flat": (lambda sa, sb: (sa, sb.reshape(-1)), "but is (8,)"),
+    "type": (lambda sa, sb: (sa.double(), sb), "torch.float64"),
+    "device": (lambda sa, sb: (sa, sb.to("meta")), "on meta"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_BLOCKS)
+def test_scales_of_blocks_that_do_not_fit_are_refused_in_one_line(gpu, case):
+    make, text = WRONG_BLOCKS[case]
+    a, b, scale_a, first, scale_b, second = of_blocks(*BLOCKS)
+    scale_a, scale_b = make(scale_a, scale_b)
+    with refused_in_one_line(ValueError) as caught:
+        hopper_gemm.scaled_mm(a, b, scale_a, first, scale_b, second)
+    assert text in str(caught.value)
+    assert gpu == []
+
+
+def test_scales_of_blocks_have_one_interval(gpu):
+    with refused_in_one_line(ValueError) as caught:
+        hopper_gemm.scaled_mm(*of_blocks(*BLOCKS), promote=256)
+    assert "promote must be 128 with scales of blocks but got 256" in str(caught.value)
+
+
 def test_a_bias_an_activation_and_an_output_are_those_of_a_layer(gpu):
     a, b, scale_a, scale_b, recipe = operands()
     bias, out = torch.randn(2 * N).bfloat16()[::2], torch.empty(N + 1, M).t()[:, :N].bfloat16()
@@ -112,10 +189,11 @@ def test_scales_that_begin_anywhere_and_batch_invariance_of_the_thread_are_taken
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 16, 16), (4, 0, 16), (4, 16, 0)])
 def test_empty_products_are_empty_or_zero(gpu, m, n, k):
     a, b, scale_a, scale_b, recipe = operands(m=m, n=n, k=k)
-    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
-    assert result.shape == (m, n)
-    assert not result.any()
-    assert gpu == []
+    for given in ((a, b, scale_a, recipe, scale_b, recipe), of_blocks(m, n, k)):
+        result = hopper_gemm.scaled_mm(*given)
+        assert result.shape == (m, n)
+        assert not result.any()
+        assert gpu == []
 
 
 WRONG = {
@@ -187,7 +265,7 @@ def test_what_the_kernel_cannot_run_goes_to_torch_by_the_policy(monkeypatch):
 def test_other_recipes_and_types_go_to_torch(gpu, monkeypatch, kind):
     a, b, scale_a, scale_b, recipe = operands("tensor")
     named = {"output_dtype": torch.float8_e4m3fn} if kind == "output" else {}
-    recipes = (functional.ScalingType.BlockWise1x128, functional.ScalingType.BlockWise128x128)
+    recipes = (functional.ScalingType.BlockWise128x128, functional.ScalingType.BlockWise1x128)
     first, second = recipes if kind == "recipes" else (recipe, recipe)
     if kind == "types":
         b = b.to(torch.float8_e5m2)
@@ -221,4 +299,7 @@ def test_the_operators_have_fakes_as_torch_checks_them(name):
     a, b, scale_a, scale_b, _ = operands()
     given = [a, b, scale_a, scale_b, "row", None, "silu", torch.bfloat16, 128, False]
     given += [torch.empty(M, N, dtype=torch.bfloat16)] * name.endswith("out")
+    torch.library.opcheck(getattr(torch.ops.hopper_gemm, name).default, given, test_utils="test_faketensor")
+    a, b, scale_a, _, scale_b, _ = of_blocks(*BLOCKS)
+    given[:5], given[10:] = [a, b, scale_a, scale_b, "blocks"], [torch.empty(BLOCKS[:2]).bfloat16() for _ in given[10:]]
     torch.library.opcheck(getattr(torch.ops.hopper_gemm, name).default, given, test_utils="test_faketensor")

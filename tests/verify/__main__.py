@@ -33,7 +33,9 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 @partial(command, commands=app)
 def verify(
-    pairs: Annotated[int, typer.Option(min=0, help="Drawn pairs of config and problem.")] = 1000,
+    pairs: Annotated[
+        int, typer.Option(min=0, help="Drawn pairs of config and problem; three of FP8 besides for each ten.")
+    ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn pairs.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
     gpus: options.Gpus = "0",
@@ -68,6 +70,7 @@ def verify(
     out = out or OUT
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.tune.measure.device import find_hopper
+    from tests.verify.drawing import fp8_pairs
     from tests.verify.drawing import pairs as drawn
     from tests.verify.harness import Harness, VerifyJob, compile_all, suspects
     from tests.verify.kinds import load_jobs
@@ -85,7 +88,7 @@ def verify(
         raise ValueError(f"--fixed must name a commit or say what was fixed but got {fixed!r}")
     measures = not (cpu or compile_only or fixed)
     boards = [find_hopper(index) for index in options.gpus_of(gpus)] if measures else []
-    loads, alone = list(load_jobs()), list(map(VerifyJob, drawn(seed, pairs)))
+    loads, alone = list(load_jobs()), list(map(VerifyJob, (*drawn(seed, pairs), *fp8_pairs(seed, pairs * 3 // 10))))
     alone = [*suspects(read_rows(out), [*loads, *alone]), *alone]
     wanted = [*(job.row() for job in (*alone, *loads)), *wanted_models()]
     if fixed:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import count, cycle, islice
 from typing import Any
 
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, SCALES, Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
+from hopper_gemm.model.problem import BLOCK, DTYPES, FP8_DTYPES, LAYOUTS, PROMOTED, GemmProblem
+from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.rules.problem import reachable
 from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
 from hopper_gemm.model.rules.technique import PARTS_MAX
@@ -171,6 +172,50 @@ def pairs(seed: int, total: int, each: int = 4) -> Iterator[Pair]:
         for at, pair in enumerate(_placed(random.Random(f"{seed}/{number}"), config, _kind(config, used), number, each))
     )
     return islice(found, total)
+
+
+PLAIN = {parameter.name for parameter in fields(GemmConfig)}
+"""Parameters of the plain kernel, which alone multiplies FP8."""
+
+FP8_STRATA = ({}, *({name: value} for name, value in STRATA if name in PLAIN and name != "swap_ab"))
+FP8_TRIES = 400
+"""Techniques of the plain kernel; and draws for one, of which none may be legal with promoted sums."""
+
+
+def fp8_pairs(seed: int, total: int, each: int = 3) -> Iterator[Pair]:
+    """FP8 pairs, as :func:`pairs`: kinds of scales and techniques in turn, half of the kernels with swapped operands,
+    with fast sums or any interval that the scales have.
+
+    Args:
+        seed, total: as there.
+        each: problems for one kernel.
+    """
+    every = (pair for number in count() for pair in _fp8_kernel(random.Random(f"{seed}/{number}/fp8"), number, each))
+    return islice(every, total)
+
+
+def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
+    """A kernel of FP8 on problems, each launched in a drawn way; none if no draw is legal."""
+    scales, dtype = SCALES[1 + number % (len(SCALES) - 1)], rng.choice(FP8_DTYPES)
+    promote = BLOCK if scales == "blocks" else rng.choice(PROMOTED)
+    finish = Finish(scales=scales, bias=rng.random() < 0.3, activation=rng.choice(("", "", *ACTIVATIONS)))
+    fixed: dict[str, Any] = {name: DEFAULTS[name] for name in DRAWN if name not in PLAIN}
+    fixed |= {"swap_ab": number % 2 == 1} | FP8_STRATA[number % len(FP8_STRATA)]
+    if promote:
+        fixed |= {"k_depth": 4 if scales == "blocks" else rng.choice((1, 2, 4)), "stages": "max"}
+    for _ in range(FP8_TRIES):
+        config = drawn_config(rng, **fixed)
+        if is_legal(config, GemmProblem(512, 512, 131072, dtype, promote=promote), finish):
+            break
+    else:
+        return
+    for shape in islice(cycle(SHAPES), number, number + each):
+        launch = {name: value for name, value in drawn_launch(rng, config).items() if name in PLAIN}
+        words = drawn_problem(rng, launched := varied(config, **launch), "bf16", "kk", shape)
+        n, k = (-(-size // FP8_STEP) * FP8_STEP for size in (words.n, 2 * words.k))
+        problem, data = GemmProblem(words.m, n, k, dtype, promote=promote), rng.randrange(2**31)
+        drawn = (Pair(way, problem, data, finish) for way in (launched, config))
+        yield from islice((pair for pair in drawn if pair.legal), 1)
 
 
 def _perhaps_finished(pair: Pair, seed: int, number: int) -> Pair:

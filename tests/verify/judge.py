@@ -19,6 +19,7 @@ from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.reference import activated, finished
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES, filled
+from tests.verify import fp8
 from tests.verify.drawing import Pair
 from tests.verify.rows import Finding
 
@@ -98,7 +99,7 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
     """
     problem = pair.problem
     a, b = ordinary(problem, pair.seed, device)
-    if pair.finish is not None:
+    if pair.finish is not None and not problem.is_fp8:
         b = b * problem.k**-0.5  # where activations bend
     reason, first = _check_guarded(launch, problem, a, b, finished_product(pair, a, b))
     if reason:
@@ -130,9 +131,8 @@ def _check_guarded(
     nan = torch.full(expected.shape, float("nan"), dtype=TYPES[types_of(problem.dtype)[1]], device=a.device)
     out = GuardedMatrix.of(nan, fill=GUARD)
     launch(given[0].matrix, given[1].matrix, out.matrix)
-    found, strays = check(out.matrix, expected, problem.k), out.strays(GUARD)
+    reason, strays = _mistake(out.matrix, expected, problem), out.strays(GUARD)
     written = [name for name, one, was in zip("AB", given, before, strict=True) if not same_bits(one.whole, was)]
-    reason = found.reason or ""
     if strays:
         reason = f"{strays} elements outside the output were written"
     elif written:
@@ -140,9 +140,16 @@ def _check_guarded(
     return reason, out.matrix.contiguous()
 
 
+def _mistake(out: torch.Tensor, expected: torch.Tensor, problem: GemmProblem) -> str:
+    """What is wrong with an output; empty where nothing is."""
+    if problem.is_fp8:
+        return fp8.mistake(out, expected, problem.k, problem.promote)
+    return check(out, expected, problem.k).reason or ""
+
+
 def ordinary(problem: GemmProblem, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Standard-normal operands (m, k) and (n, k), contiguous as the layouts say."""
-    generator, dtype = torch.Generator(device).manual_seed(seed), TYPES[types_of(problem.dtype)[0]]
+    generator, dtype = torch.Generator(device).manual_seed(seed), (TYPES | fp8.TYPES)[types_of(problem.dtype)[0]]
     sizes = zip((problem.m, problem.n), problem.layouts, strict=True)
     made = [
         filled(rows, problem.k, "normal", generator).to(dtype)
@@ -162,11 +169,21 @@ def added(pair: Pair, device: str) -> Call:
     """What a pair's finish adds, drawn by its seed; of the call's other arguments the activation."""
     finish, problem = pair.finish or Finish(), pair.problem
     generator = torch.Generator(device).manual_seed(pair.seed + 1)
-    own, out = (TYPES[name] for name in types_of(problem.dtype))
+    operand, result = types_of(problem.dtype)
+    out = TYPES[result]
+    own = TYPES.get(operand, torch.float16 if out == torch.float16 else torch.bfloat16)
     bias = filled(1, problem.n, "normal", generator)[0].to(own) if finish.bias else None
     residual = filled(problem.m, problem.n, "normal", generator).to(out) if finish.residual else None
     nothing = torch.empty(0, device=device)
     return Call(nothing, nothing, bias, finish.activation, residual, 0.75 if finish.scale else None)
+
+
+def scales_of(pair: Pair, device: str) -> fp8.Scales:
+    """The scales of a pair of FP8, by which the product comes to where activations bend."""
+    assert pair.finish is not None
+    generator = torch.Generator(device).manual_seed(pair.seed + 2)
+    first, second = fp8.drawn_scales(pair.problem, pair.finish.scales, generator)
+    return first.mul_(pair.problem.k**-0.5), second
 
 
 def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -174,6 +191,8 @@ def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
     if pair.finish is not None and pair.finish.gated:
         gate, up = product(a, b).chunk(2, -1)
         return activated(gate, pair.finish.activation) * up
+    if pair.finish is not None and pair.finish.scales:
+        a, b = fp8.dequantised(a, b, scales_of(pair, a.device.type), pair.finish.scales)
     return finished(product(a, b), added(pair, a.device.type))
 
 
@@ -182,6 +201,9 @@ def finishing(kernel: LoadedKernel, pair: Pair, device: str) -> Launch:
     if pair.finish is None:
         return kernel
     call = added(pair, device)
+    if pair.finish.scales:
+        scales = fp8.for_kernel(scales_of(pair, device), pair.finish.scales)
+        return lambda a, b, out: kernel(a, b, out, call.bias, None, None, scales=scales)
     return lambda a, b, out: kernel(a, b, out, call.bias, call.residual, call.scale)
 
 

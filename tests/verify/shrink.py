@@ -46,6 +46,8 @@ def _nearer_defaults(pair: Pair) -> Iterator[Pair]:
     changed = [name for name, value in all_values(pair.config).items() if value != DEFAULTS[name]]
     for name in changed:
         yield replace(pair, config=varied(pair.config, **{name: DEFAULTS[name]}))
+    if pair.problem.is_fp8:
+        return
     yield replace(pair, finish=None)
     yield replace(pair, problem=replace(pair.problem, dtype="bf16"))
     yield replace(pair, problem=replace(pair.problem, layouts="kk"))

@@ -8,8 +8,9 @@ from itertools import islice
 import pytest
 
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.problem import FP8_DTYPES, PROMOTED
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
-from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, legal_configs, pairs
+from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, fp8_pairs, legal_configs, pairs
 
 
 @pytest.fixture(scope="module")
@@ -63,5 +64,20 @@ def test_every_turn_has_clusters_of_two_axes_with_and_without_the_dynamic_schedu
 
 
 def test_a_pair_is_read_back_from_its_row():
-    for pair in pairs(5, 20):
+    for pair in (*pairs(5, 20), *fp8_pairs(5, 20)):
         assert Pair.of(pair.as_dict()) == pair
+
+
+def test_fp8_pairs_are_legal_and_have_every_type_recipe_and_interval_with_and_without_swapped_operands():
+    drawn = list(fp8_pairs(1, 300))
+    assert len(drawn) == 300
+    assert all(pair.legal for pair in drawn)
+    assert drawn[:20] == list(fp8_pairs(1, 20)) != list(fp8_pairs(2, 20))
+    assert {pair.problem.dtype for pair in drawn} == set(FP8_DTYPES)
+    recipes = Counter((pair.finish.scales, pair.config.swap_ab) for pair in drawn)
+    assert len(recipes) == 6
+    assert min(recipes.values()) > 300 / 6 / 2
+    of_rows = {(pair.finish.scales, pair.problem.promote) for pair in drawn}
+    assert of_rows == {("blocks", 128), *((scales, step) for scales in ("tensor", "row") for step in PROMOTED)}
+    split = {pair.config.split_k > 1 for pair in drawn if pair.finish.scales == "blocks"}
+    assert split == {True, False}

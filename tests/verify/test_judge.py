@@ -50,6 +50,39 @@ def test_a_finish_is_checked_with_what_it_adds(dtype, finish):
     assert "are off by more than rounding" in check_pair(plain, pair, "cpu").reason
 
 
+@pytest.mark.parametrize("scales", ["tensor", "row", "blocks"])
+@pytest.mark.parametrize("dtype", ["e4m3_bf16", "e5m2_fp16", "e4m3_fp32"])
+def test_products_of_fp8_are_checked_with_their_scales(dtype, scales):
+    """Rows in each other's places are found, and so is a product without scales."""
+    finish = Finish(bias=True, activation="silu", scales=scales)
+    pair = Pair(GemmConfig(), GemmProblem(40, 272, 400, dtype, promote=128), seed=5, finish=finish)
+
+    def right(a, b, out):
+        out.copy_(finished_product(pair, a, b))
+
+    def shifted(a, b, out):
+        out.copy_(finished_product(pair, a.roll(1, 0), b))
+
+    def without(a, b, out):
+        out.copy_(product(a, b))
+
+    assert check_pair(right, pair, "cpu").reason == ""
+    for wrong in (shifted, without):
+        assert "are off by more than rounding" in check_pair(wrong, pair, "cpu").reason
+
+
+def test_an_element_of_an_fp8_product_that_is_one_block_of_k_off_is_found():
+    pair = Pair(GemmConfig(), GemmProblem(40, 272, 4096, "e4m3_bf16", promote=128), 5, Finish(scales="blocks"))
+
+    def wrong(a, b, out):
+        out.copy_(finished_product(pair, a, b))
+        short = a.clone()
+        short[7, :128] = 0
+        out[7, 9] = finished_product(pair, short, b)[7, 9]
+
+    assert "1 of 10880 elements are off by more than rounding" in check_pair(wrong, pair, "cpu").reason
+
+
 @pytest.mark.parametrize(
     ("mistake", "reason"),
     [

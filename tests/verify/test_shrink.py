@@ -6,7 +6,7 @@ from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import DEFAULTS, all_values
-from tests.verify.drawing import Pair, pairs
+from tests.verify.drawing import Pair, fp8_pairs, pairs
 from tests.verify.shrink import shrink, smaller
 
 BIG = Pair(
@@ -29,9 +29,9 @@ def test_what_the_failure_does_not_need_goes_back_to_its_default_or_gets_small()
 
 
 def test_every_step_is_legal_and_smaller_so_that_it_ends():
-    for pair in pairs(7, 30):
+    for pair in (*pairs(7, 30), *fp8_pairs(7, 30)):
         for less in smaller(pair):
-            assert is_legal(less.config, less.problem)
+            assert less.legal
             assert less != pair
     assert shrink(BIG, lambda pair: True, tries=10_000).problem == GemmProblem(1, 1, 1)
 

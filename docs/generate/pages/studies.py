@@ -322,7 +322,8 @@ def samplers_answer() -> str:
 def fp8() -> str:
     """FP8 products as picked over torch's of the same recipe: each problem, and the means."""
     rows = pd.read_csv(results_root() / "measurements/fp8.csv")
-    names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128"}
+    names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128", "blocks": "by blocks, at 128"}
+    names = {recipe: name for recipe, name in names.items() if recipe in set(rows.recipe)}
     lines = []
     for sizes, both in rows.groupby(["m", "n", "k"], sort=False):
         cells = [f"{row.speedup:.3f}x [{row.low:.3f}, {row.high:.3f}]" for row in both.itertuples()]

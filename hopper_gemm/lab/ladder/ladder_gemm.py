@@ -190,8 +190,8 @@ class LadderGemm(ThreadGemm):
         ahead = self.config.stages - 1 - self.config.stagger
         return LoadingMainloop(**given, loads=self._loads(task), ahead=ahead, mine=task.place.warp == 0)
 
-    def _of_tile(self, loop: Mainloop, row: Int32, column: Int32) -> Mainloop:
-        loop = super()._of_tile(loop, row, column)
+    def _of_tile(self, loop: Mainloop, item: Item, row: Int32, column: Int32) -> Mainloop:
+        loop = super()._of_tile(loop, item, row, column)
         return loop if self.config.specialised else replace(loop, row=row, column=column)
 
     def _ring(self, storage) -> Ring:

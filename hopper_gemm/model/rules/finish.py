@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import BLOCK, GemmProblem
 from hopper_gemm.model.rules.rule import Rule
 
 RESIDUAL, SCALED, SWAPPED = 264, 256, 4
 """Most accumulators and columns of a chunk together, of a finish with a residual, and of an activation after a scale
 alone; and what a residual adds with swapped operands, whose threads read it element by element. Found by compiling the
 kernels of the menu and of the tuned table, like the limits of split-K; the other finishes never spilled."""
+
+BLOCK_REGISTERS = 16
+"""Registers of scales of blocks, where lanes hand them to each other, or columns may lie in two blocks of B. Found by
+compiling 400 kernels: without, of those whose registers are all in use a tenth spilled."""
 
 RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
@@ -40,6 +45,25 @@ def _scales(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[st
         yield f"the finish {finish} is of FP8 operands but those of {problem.dtype} have no scales; leave scales out"
     if problem.is_fp8 and (finish.scale or finish.residual or finish.gated):
         yield f"a product of FP8 takes scales, a bias and an activation but got {finish}; leave the other steps out"
+
+
+def _blocks(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+    """A stage must be a block of k, which the consumers count from a tile's first; and their columns must lie in two
+    blocks of B at most."""
+    if finish.scales != "blocks":
+        return
+    if problem.promote != BLOCK:
+        yield f"scales of blocks change each {BLOCK} of k but promote is {problem.promote}; take promote {BLOCK}"
+    if 2 * kernel.tile_k != BLOCK:
+        yield f"a stage must be a block of {BLOCK} of k but is {2 * kernel.tile_k}; take k_depth {BLOCK // 32}"
+    if kernel.reverse_k:
+        yield "blocks of k are counted from the first but reverse_k may begin with the last; take reverse_k false"
+    if not kernel.swap_ab and kernel.share_n - gcd(kernel.share_n, BLOCK) > BLOCK:
+        yield f"{kernel.share_n} columns of a consumer may lie in three blocks of B; take a tile_n of at most {BLOCK}"
+    more = BLOCK_REGISTERS if kernel.swap_ab or BLOCK % kernel.share_n else 0
+    need = kernel.accumulators + kernel.share_n // 2 + kernel.spare_registers + more
+    if need > kernel.registers.consumer:
+        yield f"scales of blocks need {need} registers of {kernel.registers.consumer}; take a smaller tile"
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
@@ -77,6 +101,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str
 FINISH_RULES = (
     Rule("finish in reach", "what is added is read where TMA stores C", _in_reach),
     Rule("scales", "scales belong to operands of FP8; the other steps were not tried with these", _scales),
+    Rule("blocks", "scales of blocks change with each stage", _blocks),
     Rule("finish registers", "what is read stands in registers beside the accumulators", _registers),
     Rule("epilogue", "values are finished on their way through shared memory", _epilogue),
     Rule("gated", "a tile holds as many columns of the gate as of up, and multiplies them in registers", _gated),

@@ -1,0 +1,148 @@
+"""Scales of blocks of FP8 operands: of each 1x128 of A and of each 128x128 of B.
+
+They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Each thread reads its
+scales by plain loads, those of the next 128 of k while the tensor cores multiply these: one register a scale, and one
+for the next. An accumulator is ``fma(a * b, partial, accumulator)`` whether operands are swapped or not: the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Self
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.model import hopper
+from hopper_gemm.model.problem import BLOCK
+
+BYTES = 4
+"""Bytes of a scale."""
+
+
+def read(address: Int64) -> Float32:
+    """One fp32 of global memory that no thread writes meanwhile."""
+    return inline_ptx("ld.global.nc.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address])
+
+
+@dataclass(frozen=True)
+class BlockScales:
+    """The scales that one thread reads for a share whose rows are rows of A and whose columns are rows of B.
+
+    Args:
+        a: (blocks of k, m), m contiguous.
+        b: (blocks of n, blocks of k), k contiguous.
+        share_m, share_n: rows and columns of the share.
+        down, across: rows and columns of the tile before the share.
+        thread: within the warpgroup.
+        now, ahead: registers of the scales of this block of k and of the next: A's, then B's.
+        k_first: the first block of k.
+        rows, columns: row of A of each of A's scales, block of n of each of B's.
+        left: columns of the share before the second block of n.
+    """
+
+    a: cute.Tensor
+    b: cute.Tensor
+    share_m: int
+    share_n: int
+    down: Int32 | int
+    across: Int32 | int
+    thread: Int32
+    now: cute.Tensor
+    ahead: cute.Tensor
+    k_first: Int32 | int = 0
+    rows: tuple[Int32, ...] = ()
+    columns: tuple[Int32, ...] = ()
+    left: Int32 | int = 0
+
+    @classmethod
+    def of(cls, a: cute.Tensor, b: cute.Tensor, share: tuple[int, int], before: tuple, thread: Int32) -> Self:
+        """The scales of a consumer's share, which begins ``before`` rows and columns behind its tile."""
+        now, ahead = (cute.make_rmem_tensor(sum(cls.counts(*share)), Float32) for _ in range(2))
+        return cls(a, b, *share, *before, thread, now, ahead)
+
+    @staticmethod
+    def counts(share_m: int, share_n: int) -> tuple[int, int]:
+        """Scales of A and of B that a thread holds: two rows of each 64; a second block of n where columns of the share
+        may lie in two."""
+        return share_m // hopper.WGMMA_M * 2, 1 if BLOCK % share_n == 0 else 2
+
+    @property
+    def lane(self) -> Int32:
+        """Of the thread, within its warp."""
+        return self.thread % hopper.WARP_THREADS
+
+    def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
+        """The scales for the tile that begins with a row and a column, and with a block of k."""
+        first = row + self.down + self.thread // hopper.WARP_THREADS * 16 + self.lane // 4
+        rows = self._rows(first + at + half for at in range(0, self.share_m, hopper.WGMMA_M) for half in (0, 8))
+        start = column + self.across
+        block, count = start // BLOCK, self.counts(self.share_m, self.share_n)[1]
+        columns = self._blocks(block + at for at in range(count))
+        return replace(self, k_first=k_first, rows=rows, columns=columns, left=(block + 1) * BLOCK - start)
+
+    def _rows(self, rows) -> tuple[Int32, ...]:
+        """Rows of A; beyond the last the last."""
+        return tuple(cutlass.min(row, cute.size(self.a, mode=[1]) - 1) for row in rows)
+
+    def _blocks(self, blocks) -> tuple[Int32, ...]:
+        """Blocks of n; beyond the last the last."""
+        return tuple(cutlass.min(block, cute.size(self.b, mode=[0]) - 1) for block in blocks)
+
+    def load(self, k_block: Int32) -> None:
+        """Read the scales of a block of k of the tile, ahead."""
+        at = Int64(self.k_first + k_block)
+        a = self.a.iterator.toint() + at * Int64(self.a.stride[0]) * BYTES
+        b = self.b.iterator.toint() + at * BYTES
+        for i, row in enumerate(self.rows):
+            self.ahead[i] = read(a + Int64(row) * BYTES)
+        for i, block in enumerate(self.columns):
+            self.ahead[len(self.rows) + i] = read(b + Int64(block) * Int64(self.b.stride[0]) * BYTES)
+
+    def turn(self, k_next: Int32) -> None:
+        """Take the scales that were read ahead, and begin to read those of the next block of k."""
+        self.now.store(self.ahead.load())
+        self.load(k_next)
+
+    def factors(self, block: int) -> cute.Tensor:
+        """The factors of a partial sum: of ``block``, 64 rows of the share."""
+        factors, step = cute.make_rmem_tensor(self.share_n // 2, Float32), gcd(self.share_n, BLOCK)
+        rows = [self.now[2 * block + half] for half in range(2)]
+        sides = [[row * self.now[len(self.rows) + i] for row in rows] for i in range(len(self.columns))]
+        for begin in range(0, self.share_n, step):
+            pair = sides[0]
+            if len(sides) == 2 and begin:
+                pair = [cutlass.select_(begin < self.left, *both) for both in zip(*sides, strict=True)]
+            for at in range(begin // 2, (begin + step) // 2):
+                factors[at] = pair[at // 2 % 2]
+        return factors
+
+
+@dataclass(frozen=True)
+class SwappedScales(BlockScales):
+    """The scales with swapped operands: rows of the share are rows of B, its columns rows of A. A warp reads A's
+    scales of 32 columns by one load, and its lanes hand them to each other."""
+
+    @staticmethod
+    def counts(share_m: int, share_n: int) -> tuple[int, int]:
+        """Scales of A and of B that a thread holds: one of each 32 columns, one of each 64 rows."""
+        return -(-share_n // hopper.WARP_THREADS), share_m // hopper.WGMMA_M
+
+    def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
+        """The scales for the tile that begins with a row and a column, and with a block of k."""
+        first, start = column + self.across + self.lane, row + self.down
+        rows = self._rows(first + at for at in range(0, self.share_n, hopper.WARP_THREADS))
+        columns = self._blocks((start + at) // BLOCK for at in range(0, self.share_m, hopper.WGMMA_M))
+        return replace(self, k_first=k_first, rows=rows, columns=columns)
+
+    def factors(self, block: int) -> cute.Tensor:
+        """The factors of a partial sum: of ``block``, 64 rows of the share."""
+        factors, own = cute.make_rmem_tensor(self.share_n // 2, Float32), self.lane % 4 * 2
+        for at in range(0, self.share_n, hopper.WGMMA_N_STEP):
+            word, lane = divmod(at, hopper.WARP_THREADS)
+            for e in range(2):
+                factor = cute.arch.shuffle_sync(self.now[word], lane + own + e) * self.now[len(self.rows) + block]
+                factors[at // 2 + e] = factors[at // 2 + 2 + e] = factor
+        return factors
