@@ -30,7 +30,7 @@ class Argument:
     part: str = ""
 
 
-MATRICES = (
+MATRICES = (  # of groups with one axis more, the group, before these: of b, in a batch of all three
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -58,13 +58,15 @@ SCALES = (
     Argument("scale_b", "fp32", ("scales of b",), "one, or n of them; likewise", "scales"),
 )
 
-ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES)
+ENDS = (Argument("ends", "int32", ("groups",), "the row at which each group of rows ends; see kernel.groups", "ends"),)
+
+ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES, *ENDS)
 """All arguments, in their order."""
 
-NO_WORKSPACE, NO_FINISH, NO_SCALES = ((None,) * len(group) for group in (WORKSPACE, FINISH, SCALES))
+NO_WORKSPACE, NO_FINISH, NO_SCALES, NO_ENDS = ((None,) * len(group) for group in (WORKSPACE, FINISH, SCALES, ENDS))
 """What stands for the arguments of a group that a kernel lacks."""
 
-NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES)
+NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES, *NO_ENDS)
 """What stands for all arguments behind a finish."""
 
 DEFINITIONS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -56,6 +56,7 @@ class OperandLoad:
         turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
             None: every stage.
         mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
+        plane: third coordinate of an operand of groups, or None.
     """
 
     atom: cute.CopyAtom
@@ -68,6 +69,7 @@ class OperandLoad:
     count: int
     turn: tuple[Int32, int] | None
     mask: Int16 | None
+    plane: Int32 | None = None
 
     @cute.jit
     def issue(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
@@ -98,11 +100,12 @@ class OperandLoad:
     def source_from(self, first_row: Int32) -> cute.Tensor:
         """The source from a row on: its first slice begins there."""
         within = (first_row, 0) if self.by_rows else (0, first_row)
-        return cute.domain_offset(((within, 0), (0, 0)), self.source)
+        plane = () if self.plane is None else (self.plane,)
+        return cute.domain_offset(((within, 0), (0, 0, *plane)), self.source)
 
     def at(self, part: Int32 | int, depth: Int32) -> tuple:
         """Place in the source, in boxes, of a slice of a tile that begins with the source."""
-        return part, depth
+        return (part, depth) if self.plane is None else (part, depth, 0)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,6 +125,10 @@ class Loads:
     ring: Ring
     a: OperandLoad
     b: OperandLoad
+
+    def of_planes(self, plane_a: Int32 | None, plane_b: Int32 | None) -> Loads:
+        """The loads of a group's planes of both operands."""
+        return Loads(self.ring, replace(self.a, plane=plane_a), replace(self.b, plane=plane_b))
 
     @cute.jit
     def issue(self, row: Int32, column: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.predict import lower_bound, predict
@@ -177,6 +178,8 @@ def choices(
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
     considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
+    if isinstance(problem, GroupedProblem):
+        return _of_groups(problem, chip)[:count]
     least = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
     offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
     besides = _besides(map(forward, more) if problem.batch_invariant else more, offered, chip)
@@ -190,6 +193,18 @@ def choices(
             found = _best(offers, problem, count, found, finish)
             shortest = min(shortest, found[0][0]) if found else shortest
     return [kernel for _, _, kernel in found]
+
+
+def _of_groups(problem: GroupedProblem, chip: Chip) -> list[Kernel]:
+    """The kernels for groups, best first: by the times of the dense problem that has as many tiles."""
+    ranked: dict[Kernel, float] = {}
+    for kernel in dict.fromkeys(binary.but(scheduler="static", reverse_k=False, pace=0) for binary in binaries()):
+        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        dense = problem.dense(*(sides[::-1] if kernel.swap_ab else sides))
+        if is_legal(kernel, problem):
+            seconds, way = min((predict(way, dense, chip).seconds, at) for at, way in enumerate(launches(kernel)))
+            ranked[launches(kernel)[way]] = seconds
+    return sorted(ranked, key=lambda kernel: ranked[kernel])
 
 
 Ranked = tuple[float, int, Kernel]
