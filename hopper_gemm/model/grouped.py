@@ -54,7 +54,7 @@ class GroupedProblem(GemmProblem):
         return -(-self.m // self.groups)
 
     @property
-    def bytes(self) -> int:  # type: ignore[override]
+    def bytes(self) -> int:
         """The fewest bytes through device memory: A and every B read once, C written once."""
         return super().bytes + 2 * (self.groups - 1) * self.n * self.k
 
