@@ -1,8 +1,10 @@
 """Time picked kernels of groups beside torch's grouped_mm, and of batches beside torch.bmm, isolated, in bursts.
 
     python -m benchmarks.groups --out FILE [--pairs N] [--routings NAME ...] [--rows G,R,N,K ...] [--bmm B,M,N,K ...]
+        [--weights G,R,N,K ...]
 
-Problems are groups, rows of a group in the mean, n and k; or batch, m, n and k. Routings: ``uniform``; ``zipf0`` to
+Problems are groups, rows of a group in the mean, n and k; or batch, m, n and k; and the gradients of weights of the
+first, of k by n each, grouped along their rows. Routings: ``uniform``; ``zipf0`` to
 ``zipf2``, rows drawn by Zipf's law of exponent 1.1 over groups in an order drawn by the seed; ``half``, half of the
 groups empty; ``one``, all rows in one group. Each row of the CSV file is written as it comes: the median of the pairs'
 ratios with its interval, times without the spacer, and the largest relative Frobenius error of a group. A product that
@@ -35,6 +37,9 @@ from tests.verify.harness import compile_all
 ROWS = ((8, 4096, 4096, 7168), (8, 4096, 7168, 2048), (32, 2048, 2048, 6144), (128, 256, 2048, 768))
 ROWS += ((64, 64, 4096, 2048), (128, 1, 2048, 7168))
 """Groups, rows of each in the mean, n, k."""
+
+WEIGHTS = (ROWS[0], ROWS[2], ROWS[3])
+"""Of these, gradients of weights."""
 
 BMM = ((32, 2048, 2048, 128), (32, 2048, 128, 2048), (128, 512, 512, 64), (128, 512, 64, 512), (16, 1, 512, 128))
 BMM += ((128, 16, 512, 128), (128, 16, 128, 512), (8, 4096, 4096, 1024), (64, 256, 256, 256), (1024, 64, 64, 64))
@@ -72,13 +77,15 @@ def ends_of(routing: str, groups: int, rows: int) -> list[int]:
 def matrices(problem: GroupedProblem, l2_bytes: int) -> list[MatrixSet]:
     """Sets of matrices, more than the L2 holds; B as (groups, n, k)."""
     generator = torch.Generator("cuda").manual_seed(0)
-    batch = problem.grouping == "batch"
-    rows = (problem.groups, problem.rows) if batch else (problem.m,)
+    rows = (problem.groups, problem.rows) if problem.grouping == "batch" else (problem.m,)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device="cuda", generator=generator, dtype=torch.bfloat16)
 
     def made() -> MatrixSet:
+        if problem.grouping == "depth":
+            ours, theirs = (normal(problem.groups, problem.m, problem.n) for _ in range(2))
+            return MatrixSet(normal(problem.k, problem.m).t(), normal(problem.k, problem.n).t(), ours, theirs)
         ours, theirs = (normal(*rows, problem.n) for _ in range(2))
         return MatrixSet(normal(*rows, problem.k), normal(problem.groups, problem.n, problem.k), ours, theirs)
 
@@ -87,14 +94,17 @@ def matrices(problem: GroupedProblem, l2_bytes: int) -> list[MatrixSet]:
 
 def error(operands: MatrixSet, ends: list[int]) -> float:
     """The largest relative Frobenius error of a group of our output."""
-    worst, start = 0.0, 0
-    rows, out = operands.a.flatten(0, -2), operands.ours.flatten(0, -2)
+    errors, start, deep = [0.0], 0, operands.b.dim() == 2
+    rows, out = operands.a if deep else operands.a.flatten(0, -2), operands.ours.flatten(0, -2)
     for group, end in enumerate(ends):
         if start < end:
-            right = rows[start:end].float() @ operands.b[group].float().t()
-            off = torch.linalg.vector_norm(right - out[start:end]) / torch.linalg.vector_norm(right)
-            worst, start = max(worst, float(off)) if float(off) == float(off) else float("inf"), end
-    return worst
+            if deep:
+                right, made = rows[:, start:end].float() @ operands.b[:, start:end].float().t(), operands.ours[group]
+            else:
+                right, made = rows[start:end].float() @ operands.b[group].float().t(), out[start:end]
+            errors.append(float(torch.linalg.vector_norm(right - made) / torch.linalg.vector_norm(right)))
+            start = end
+    return max(errors) if all(value == value for value in errors) else float("nan")
 
 
 def arms_of(problem: GroupedProblem, ends: torch.Tensor) -> tuple[Launch, Launch, str]:
@@ -136,15 +146,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="CSV file, written anew")
     parser.add_argument("--routings", nargs="*", default=ROUTINGS, help="of groups of rows (default: all)")
     parser.add_argument("--rows", nargs="*", help="groups,rows,n,k (default: the list)")
+    parser.add_argument("--weights", nargs="*", help="groups,rows,n,k of gradients of weights (default: the list)")
     parser.add_argument("--bmm", nargs="*", help="batch,m,n,k (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
 
     def problems(given: list[str] | None, listed: Any, grouping: str) -> list[GroupedProblem]:
         sizes = listed if given is None else [tuple(map(int, text.split(","))) for text in given]
+        if grouping == "depth":
+            return [GroupedProblem(k, n, g * r, layouts="mn", groups=g, grouping=grouping) for g, r, n, k in sizes]
         return [GroupedProblem(g * r, n, k, groups=g, grouping=grouping) for g, r, n, k in sizes]
 
-    every = [*problems(options.rows, ROWS, "rows"), *problems(options.bmm, BMM, "batch")]
+    every = [*problems(options.rows, ROWS, "rows"), *problems(options.weights, WEIGHTS, "depth")]
+    every += problems(options.bmm, BMM, "batch")
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer = Timer(device)
     wanted = [KernelId.of(default_config(problem, 0), problem) for problem in every]
@@ -155,11 +169,13 @@ def main() -> None:
         writer.writeheader()
         for problem in every:
             sets = matrices(problem, device.l2_bytes)
-            for routing in options.routings if problem.grouping == "rows" else ("uniform",):
-                sizes = {"groups": problem.groups, "rows": problem.rows, "n": problem.n, "k": problem.k}
+            deep = problem.grouping == "depth"
+            rows, k = (problem.k // problem.groups, problem.m) if deep else (problem.rows, problem.k)
+            for routing in ("uniform",) if problem.grouping == "batch" else options.routings:
+                sizes = {"groups": problem.groups, "rows": rows, "n": problem.n, "k": k}
                 row: dict[str, Any] = {"kind": problem.grouping, **sizes, "routing": routing} | same
                 try:
-                    ends = ends_of(routing, problem.groups, problem.rows)
+                    ends = ends_of(routing, problem.groups, rows)
                     row |= measured(problem, ends, sets, device, timer, protocol)
                 except RuntimeError as failed:
                     row["status"] = f"error: {' '.join(str(failed).split())[:200]}"

@@ -30,7 +30,7 @@ class Argument:
     part: str = ""
 
 
-MATRICES = (  # of groups with one axis more, the group, before these: of b, in a batch of all three
+MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, all of a batch
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -58,7 +58,7 @@ SCALES = (
     Argument("scale_b", "fp32", ("scales of b",), "one, or n of them; likewise", "scales"),
 )
 
-ENDS = (Argument("ends", "int32", ("groups",), "the row at which each group of rows ends; see kernel.groups", "ends"),)
+ENDS = (Argument("ends", "int32", ("groups",), "where each group ends, in rows or along k; see kernel.groups", "ends"),)
 
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES, *ENDS)
 """All arguments, in their order."""

@@ -60,7 +60,7 @@ def compile_kernel(
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
-    parts["ends"] = grouping == "rows"
+    parts["ends"] = grouping in ("rows", "depth")
     sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
     if not finish.gated:
         sizes["rows of b"] = sizes["n"]
@@ -68,7 +68,7 @@ def compile_kernel(
     types = TYPES | {"operand": element, "out": out, "bias": wide}
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
-    for name in {"rows": "b", "batch": "abc"}.get(grouping, ""):
+    for name in {"rows": "b", "batch": "abc", "depth": "c"}.get(grouping, ""):
         ways[name]["groups"] = sizes["groups"]
 
     def fake(argument: abi.Argument) -> Any:

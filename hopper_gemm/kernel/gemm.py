@@ -26,7 +26,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from hopper_gemm.kernel.consumer import FIRST_TURN, Mainloop, Order, Share, Turn, release_held
 from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
-from hopper_gemm.kernel.groups import GroupRaster, GroupScheduler, behind, ragged
+from hopper_gemm.kernel.groups import GroupRaster, GroupScheduler, behind, ragged, ragged_depth
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
@@ -178,8 +178,8 @@ class HopperGemm:
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), self.tile_k)
         of_parts = (parts, by_part, k_tiles) if cutlass.const_expr(config.parts_at_launch) else ()
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *of_parts)
-        if cutlass.const_expr(self.grouping == "batch"):
-            raster = GroupRaster.of_batch(raster, clusters, cute.size(c, mode=[2]))
+        if cutlass.const_expr(self.grouping in ("batch", "depth")):
+            raster = GroupRaster.of_batch(raster, clusters, cute.size(c, mode=[2]), ends, cute.size(a, mode=[1]))
         elif cutlass.const_expr(self.grouping == "rows"):
             m, across = (cute.size(c, mode=[1]), tiles_m) if config.swap_ab else (cute.size(c, mode=[0]), tiles_n)
             raster = GroupRaster.of_rows(raster, clusters, ends, m, across, swizzle)
@@ -394,10 +394,7 @@ class HopperGemm:
 
     def _of_group(self, fill: Fill, item: Item) -> Fill:
         """The producer's loop for an item, in whose group it loads."""
-        if not self.grouping:
-            return fill
-        planes = item.planes
-        return replace(fill, loads=fill.loads.of_planes(*(reversed(planes) if self.config.swap_ab else planes)))
+        return replace(fill, loads=item.of_loads(fill.loads, self.config.swap_ab)) if self.grouping else fill
 
     def _edge(self, a: cute.Tensor, c: cute.Tensor, residual: cute.Tensor | None) -> Edge:
         """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. No tile moves
@@ -412,6 +409,8 @@ class HopperGemm:
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
+        if self.grouping == "depth":
+            a, b = ragged_depth(a), ragged_depth(b)
         load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
         return Operands(load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor)
 

@@ -56,7 +56,8 @@ class OperandLoad:
         turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
             None: every stage.
         mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
-        plane: third coordinate of an operand of groups, or None.
+        planes: further coordinates of an operand of groups.
+        depth: with which a group along k begins.
     """
 
     atom: cute.CopyAtom
@@ -69,7 +70,8 @@ class OperandLoad:
     count: int
     turn: tuple[Int32, int] | None
     mask: Int16 | None
-    plane: Int32 | None = None
+    planes: tuple[Int32 | int, ...] = ()
+    depth: Int32 | int = 0
 
     @cute.jit
     def issue(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
@@ -99,13 +101,12 @@ class OperandLoad:
 
     def source_from(self, first_row: Int32) -> cute.Tensor:
         """The source from a row on: its first slice begins there."""
-        within = (first_row, 0) if self.by_rows else (0, first_row)
-        plane = () if self.plane is None else (self.plane,)
-        return cute.domain_offset(((within, 0), (0, 0, *plane)), self.source)
+        within = (first_row, self.depth) if self.by_rows else (self.depth, first_row)
+        return cute.domain_offset(((within, 0), (0, 0, *self.planes)), self.source)
 
     def at(self, part: Int32 | int, depth: Int32) -> tuple:
         """Place in the source, in boxes, of a slice of a tile that begins with the source."""
-        return (part, depth) if self.plane is None else (part, depth, 0)
+        return part, depth, *(0 for _ in self.planes)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -126,9 +127,10 @@ class Loads:
     a: OperandLoad
     b: OperandLoad
 
-    def of_planes(self, plane_a: Int32 | None, plane_b: Int32 | None) -> Loads:
-        """The loads of a group's planes of both operands."""
-        return Loads(self.ring, replace(self.a, plane=plane_a), replace(self.b, plane=plane_b))
+    def of_group(self, planes_a: tuple[Any, ...], planes_b: tuple[Any, ...], depth: Int32 | int) -> Loads:
+        """The loads of a group's planes of both operands, from a depth on."""
+        a, b = replace(self.a, planes=planes_a, depth=depth), replace(self.b, planes=planes_b, depth=depth)
+        return Loads(self.ring, a, b)
 
     @cute.jit
     def issue(self, row: Int32, column: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem, shown
 
-GROUPINGS = ("rows", "batch")
+GROUPINGS = ("rows", "batch", "depth")
 """``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
-for each group, all of one size."""
+for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own."""
 
 ROWS_MOST = 1 << 24
 """More rows than a product of groups has, counted over all groups."""
@@ -16,11 +16,13 @@ ROWS_MOST = 1 << 24
 
 @dataclass(frozen=True)
 class GroupedProblem(GemmProblem):
-    """C[rows of g] = A[rows of g] @ B[g] for every group g. How many rows a group has is data, and no part of it.
+    """C[rows of g] = A[rows of g] @ B[g] for every group g; C[g] = A[:, k of g] @ B[k of g] of groups along k. How much
+    a group has is data, and no part of it.
 
     Args:
-        m: rows of A and C, of all groups together.
-        n, k: of each group.
+        m: rows of A and C, of all groups together; along k of each.
+        n: of each group.
+        k: of each group; along k of all together.
         groups: their number.
         grouping: of :data:`GROUPINGS`.
 
@@ -43,20 +45,21 @@ class GroupedProblem(GemmProblem):
             raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)} but got {shown(self.grouping)}")
         if self.grouping == "batch" and self.m % self.groups:
             raise ValueError(f"m must be a multiple of groups in a batch but got {self.m} of {self.groups}")
-        if self.m >= ROWS_MOST:
+        if self.grouping == "rows" and self.m >= ROWS_MOST:
             raise ValueError(f"m must be below {ROWS_MOST} in groups but got {self.m}; multiply it in parts")
         if self.dtype in FP8_DTYPES:
             raise ValueError(f"groups must have operands of 16 bits but got {self.dtype}; take bf16 or fp16")
 
     @property
     def rows(self) -> int:
-        """Rows of a group, in the mean, rounded up."""
-        return -(-self.m // self.groups)
+        """Rows of C of a group, in the mean, rounded up."""
+        return self.m if self.grouping == "depth" else -(-self.m // self.groups)
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes through device memory: A and every B read once, C written once."""
-        return super().bytes + 2 * (self.groups - 1) * self.n * self.k
+        """The fewest bytes through device memory: A and every B read once, every C written once."""
+        more = self.out_bytes * self.m * self.n if self.grouping == "depth" else 2 * self.n * self.k
+        return super().bytes + (self.groups - 1) * more
 
     def dense(self, rows: int, columns: int) -> GemmProblem:
         """The dense problem of as many tiles of rows by columns of C as groups of one size have: all groups side by
@@ -66,12 +69,12 @@ class GroupedProblem(GemmProblem):
             >>> str(GroupedProblem(64, 96, 256, groups=4).dense(64, 128))
             '16x512x256'
         """
-        m, n = self.rows, self.n
+        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.grouping == "depth" else self.k
         if m > n:
             m = self.groups * (-(-m // rows) * rows)
         else:
             n = self.groups * (-(-n // columns) * columns)
-        return GemmProblem(m, n, self.k, self.dtype, self.layouts)
+        return GemmProblem(m, n, k, self.dtype, self.layouts)
 
     def __str__(self) -> str:
         return f"{self.groups} {self.grouping} of {super().__str__()}"

@@ -34,15 +34,17 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Products of groups of rows in one launch, with the names and layouts of :func:`torch.nn.functional.grouped_mm`
     and with gradients: ``out[start:end] = mat_a[start:end] @ mat_b[g]``, where group g ends at row ``offs[g]`` and
-    starts where the one before it ends.
+    starts where the one before it ends. Of two 2-D operands the groups divide k, and each has a product of its own:
+    ``out[g] = mat_a[:, start:end] @ mat_b[start:end]``, zero where the group is empty.
 
     Groups may be empty and end anywhere; nothing is padded, and no offset is read on the host, so that a captured graph
     follows offsets that change. A row's bits do not depend on the sizes of the groups.
 
     Args:
-        mat_a: (rows, k), bf16 or fp16, row- or column-major; a copy is made of one that TMA cannot reach.
+        mat_a: (rows, k), bf16 or fp16, row- or column-major; a copy is made of one that TMA cannot reach. Of groups
+            along k, column-major.
         mat_b: (groups, k, n), same type; each matrix row-major or the transpose of a row-major one. n and k multiples
-            of 8.
+            of 8. Of groups along k (k, n), row-major; m and n multiples of 8.
         offs: (groups,), int32, on the same device, not falling. The last may be less than the rows; what is behind it
             is not written, in the output and in the gradient of ``mat_a``. Where offsets fall or exceed the rows, they
             are clamped: no access is out of bounds, and no row of a group is written by another.
@@ -50,11 +52,10 @@ def grouped_mm(
         out_dtype: ``torch.float32`` or the operands' type, which is the default.
 
     Returns:
-        (rows, n), written on torch's current stream.
+        (rows, n), or (groups, m, n) of groups along k, written on torch's current stream.
 
-    Two 3-D operands without ``offs`` are :func:`hopper_gemm.bmm`'s. Two 2-D ones (groups along k, which the gradient of
-    ``mat_b`` is too), a 2-D ``mat_b``, and what the kernel cannot run go to torch's function, by the policy of
-    :func:`hopper_gemm.fallback`.
+    Two 3-D operands without ``offs`` are :func:`hopper_gemm.bmm`'s. A 3-D ``mat_a`` with a 2-D ``mat_b``, and what the
+    kernel cannot run, go to torch's function, by the policy of :func:`hopper_gemm.fallback`.
 
     Raises:
         TypeError, ValueError: no torch tensors, types that differ, shapes or offsets that do not fit.
@@ -84,8 +85,8 @@ def grouped_mm(
 
 def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
     """Why torch must run a call; None if the kernel can, or if arguments do not fit."""
-    if a.dim() == b.dim() == 2 or (a.dim(), b.dim()) == (3, 2):
-        return "groups must be rows of mat_a, with a matrix of a 3-D mat_b each; groups of other axes are torch's"
+    if (a.dim(), b.dim()) == (3, 2):
+        return "groups must be rows of mat_a or divide k; groups of columns of mat_b are torch's"
     if a.dtype not in DTYPES and a.dtype == b.dtype:
         return f"mat_a and mat_b must be bfloat16 or float16 but are {a.dtype}; convert them with .to()"
     if traced(Call(a, b)):
@@ -132,8 +133,13 @@ def readable(matrices: torch.Tensor) -> bool | None:
     return True if reaches(first) else False if reaches(first.mT) else None
 
 
-def _read(matrices: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """(rows, k), or a batch of it, as TMA reads it, and whether along k: a copy where it cannot."""
+def _read(matrices: torch.Tensor, by_rows: bool) -> tuple[torch.Tensor, bool]:
+    """(rows, k), or a batch of it, as TMA reads it, ``by_rows`` along its rows, and whether along k: a copy where it
+    cannot."""
+    if by_rows:
+        return (
+            matrices if reaches(matrices.mT) else matrices.mT.clone(memory_format=torch.contiguous_format).mT
+        ), False
     along = readable(matrices)
     if along is None:
         return matrices.clone(memory_format=torch.contiguous_format), True
@@ -155,18 +161,20 @@ def _kernel(
 
 def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None) -> None:
     """Refuse what does not fit; tensors may be fake."""
-    if a.dim() != 2 or b.dim() != 3 or a.shape[1] != b.shape[1]:
+    if a.dim() != 2 or b.dim() not in (2, 3) or a.shape[1] != b.shape[-2]:
         raise MisfitError(
-            f"mat_a and mat_b must be (rows, k) and (groups, k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
-            "give one of them as .mT"
+            f"mat_a and mat_b must be (rows, k) and (groups, k, n) or (m, k) and (k, n) but got {tuple(a.shape)} and "
+            f"{tuple(b.shape)}; give one of them as .mT"
         )
     if a.dtype != b.dtype or a.dtype not in DTYPES:
         raise MixedTypesError(
             f"mat_a and mat_b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; use .to()"
         )
-    if tuple(offs.shape) != (b.shape[0],) or offs.dtype != torch.int32:
+    deep = b.dim() == 2
+    if offs.dim() != 1 or not (deep or offs.shape[0] == b.shape[0]) or offs.dtype != torch.int32:
+        wanted = "(groups,)" if deep else f"({b.shape[0]},)"
         raise MisfitError(
-            f"offs must be ({b.shape[0]},) torch.int32, the end of each group, but is {tuple(offs.shape)} "
+            f"offs must be {wanted} torch.int32, the end of each group, but is {tuple(offs.shape)} "
             f"{offs.dtype}; give rows_of_groups.cumsum(0, dtype=torch.int32)"
         )
     if not a.device == b.device == offs.device:
@@ -176,7 +184,7 @@ def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torc
         )
     if out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
-    for name, size in (("k", b.shape[1]), ("n", b.shape[2])):
+    for name, size in (("m", a.shape[0]) if deep else ("k", a.shape[1]), ("n", b.shape[-1])):
         if size % STEP:
             raise MisfitError(f"{name} must be a multiple of {STEP} in groups but got {size}; pad with zeros")
 
@@ -184,39 +192,48 @@ def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torc
 def _on_cpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
     """Products in fp32, rounded once; zeros behind the last group."""
     _check(a, b, offs, out_dtype)
-    out, start = a.new_zeros((a.shape[0], b.shape[2]), dtype=out_dtype), 0
+    out, start, deep = _output(a, b, offs, out_dtype).zero_(), 0, b.dim() == 2
     for group, end in enumerate(offs.tolist()):
-        end = max(start, min(end, a.shape[0]))
-        out[start:end] = a[start:end].float() @ b[group].float()
+        end = max(start, min(end, a.shape[1 if deep else 0]))
+        if deep:
+            out[group] = a[:, start:end].float() @ b[start:end].float()
+        else:
+            out[start:end] = a[start:end].float() @ b[group].float()
         start = end
     return out
+
+
+def _output(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
+    shape = (a.shape[0], b.shape[-1])
+    return a.new_empty((offs.shape[0], *shape) if b.dim() == 2 else shape, dtype=out_dtype)
 
 
 def _on_fake(
     a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     _check(a, b, offs, out_dtype)
-    return a.new_empty((a.shape[0], b.shape[2]), dtype=out_dtype)
+    return _output(a, b, offs, out_dtype)
 
 
 @untraced
 def _on_gpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
     _check(a, b, offs, out_dtype)
     check_device(a.device)
-    (m, k), (groups, _, n) = a.shape, b.shape
-    if m >= ROWS_MOST:
+    (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], b.dim() == 2
+    if m >= ROWS_MOST and not deep:
         raise MisfitError(f"mat_a must have fewer than {ROWS_MOST} rows but has {m}; multiply it in parts")
-    out = a.new_empty((m, n), dtype=out_dtype)
+    out = _output(a, b, offs, out_dtype)
     if 0 in (m, n, k, groups):
         return out.zero_()
-    (left, along), (right, beside) = _read(a), _read(b.mT)
+    (left, along), (right, beside) = _read(a, deep), _read(b.mT, deep)
     layouts = ("k" if along else "m") + ("k" if beside else "n")
     if layouts[0] == "m" and m % STEP:  # a padded pitch, which the problem's key does not tell
         left, layouts = left.clone(memory_format=torch.contiguous_format), "k" + layouts[1]
     ends = offs if offs.is_contiguous() and not offs.data_ptr() & MISALIGNED else offs.clone()
     kind, device = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype), a.get_device()
     with torch.cuda.device(device):
-        kernel = _kernel(m, n, k, kind, layouts, groups, "rows", MODE.context, device, CHANGES.count)
+        grouping = "depth" if deep else "rows"
+        kernel = _kernel(m, n, k, kind, layouts, groups, grouping, MODE.context, device, CHANGES.count)
         kernel(left, right, out, ends=ends)
     return out
 
@@ -229,12 +246,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The gradients: of mat_a by the same operator, of mat_b, grouped along k, by torch's."""
+    """The gradients, by the same operator: of groups of rows that of mat_b is grouped along k, and vice versa."""
     a, b, offs = ctx.saved_tensors
-    gradient = gradient.to(ctx.dtype).contiguous()
-    of_a = None if b is None else torch.ops.hopper_gemm.grouped_mm(gradient, b.mT, offs, None)
-    of_b = None if a is None else torch.nn.functional.grouped_mm(a.t(), gradient, offs=offs)
-    return of_a, of_b, None, None
+    multiply, gradient = torch.ops.hopper_gemm.grouped_mm, gradient.to(ctx.dtype)
+    of_b = None if a is None else multiply(a.t(), gradient, offs, None)
+    if gradient.dim() == 3:
+        return None if b is None else multiply(b, gradient.mT, offs, None).t(), of_b, None, None
+    return None if b is None else multiply(gradient, b.mT, offs, None), of_b, None, None
 
 
 OPERATORS.define(
@@ -245,4 +263,4 @@ OPERATORS.impl("grouped_mm", _on_gpu, "CUDA")
 OPERATORS.impl("grouped_mm", _on_cpu, "CPU")
 torch.library.register_fake(f"{NAMESPACE}::grouped_mm", _on_fake, lib=OPERATORS)
 torch.library.register_autograd(f"{NAMESPACE}::grouped_mm", _backward, setup_context=_save, lib=OPERATORS)
-register_flop_formula(torch.ops.hopper_gemm.grouped_mm)(lambda a, b, *_, **__: 2 * a[0] * a[1] * b[2])
+register_flop_formula(torch.ops.hopper_gemm.grouped_mm)(lambda a, b, *_, **__: 2 * a[0] * a[1] * b[-1])

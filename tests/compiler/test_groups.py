@@ -25,8 +25,11 @@ KERNELS = [
 ]
 
 
-@pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize(("layouts", "dtype", "values"), KERNELS)
+CASES = [(grouping, *case) for grouping in GROUPINGS[:2] for case in KERNELS]
+CASES += [("depth", "mn", "bf16_fp32", {}), ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True})]
+
+
+@pytest.mark.parametrize(("grouping", "layouts", "dtype", "values"), CASES)
 def test_kernels_of_groups_have_the_wgmma_and_the_waits_of_their_config_and_no_spill(grouping, layouts, dtype, values):
     kernel = resolve(GemmConfig(**values))
     assert reasons(kernel, GroupedProblem(4096, 1024, 4096, dtype, layouts, groups=8, grouping=grouping)) == []

@@ -41,7 +41,7 @@ KERNELS = {
     "ring": GemmConfig(128, 256, staging="ring"),
     "of two CTAs": GemmConfig(128, 64, ctas_per_sm=2, stages=4),
 }
-N, K = 392, 328
+M, N, K = 264, 392, 328
 """No multiple of a tile."""
 
 LAYOUTS = ("kk", "kn", "mn")
@@ -56,10 +56,18 @@ CASES = [
     (name, layouts) for name in KERNELS for layouts in LAYOUTS if is_legal(KERNELS[name], problem_of(8, 1, layouts))
 ]
 
+DEEP = [name for name in KERNELS if is_legal(KERNELS[name], GroupedProblem(M, N, 1000, layouts="mn", grouping="depth"))]
+"""Kernels of groups along k."""
+
+
+def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32") -> GroupedProblem:
+    """A problem of M and N with groups along k."""
+    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping="depth")
+
 
 def kernels() -> list[KernelId]:
-    """Those of the cases, of rows and of batches."""
-    return [
+    """Those of the cases, of rows, of batches, and along k."""
+    return [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
         for name, layouts in CASES
         for grouping in ("rows", "batch")
@@ -145,6 +153,51 @@ def test_every_kernel_multiplies_batches(name, layouts, batch, m):
     assert near(out, a.double() @ b.double().mT, torch.bfloat16)
 
 
+def deep_operands(k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (k, m) and B (k, n)."""
+    generator = torch.Generator("cuda").manual_seed(k)
+    return tuple(torch.randn(k, size, device="cuda", generator=generator).bfloat16() for size in (M, N))
+
+
+def exact_deep(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """The products in fp64 of groups along k, of A (k, m)."""
+    out, start = [], 0
+    for end in ends:
+        end = max(start, min(end, len(a)))
+        out.append(a[start:end].double().t() @ b[start:end].double())
+        start = end
+    return torch.stack(out)
+
+
+@each("name", DEEP)
+def test_every_kernel_multiplies_groups_along_k_and_adds_nothing_of_another(name):
+    """What is behind the last group, and a group of numbers that are none, reach no other product."""
+    for rows in ROUTINGS.values():
+        used = sum(rows)
+        a, b = deep_operands(used + 24)
+        a[used:] = float("nan")
+        b[used:] = float("inf")
+        out, ends = torch.full((len(rows), M, N), float("nan"), device="cuda"), ends_of(rows)
+        kernel = load(KERNELS[name], deep_problem(used + 24, len(rows)))
+        kernel(a.t(), b.t(), out, ends=ends)
+        assert torch.allclose(out.double(), exact_deep(a, b, ends.tolist()), rtol=1e-4, atol=1e-3), rows
+        fullest = rows.index(max(rows))
+        if max(rows):
+            a[ends[fullest] - 1] = float("nan")
+            kernel(a.t(), b.t(), out, ends=ends)
+            assert out.isnan().any(2).any(1).nonzero().tolist() == [[fullest]]
+
+
+@pytest.mark.parametrize("ends", [[500, 100, 700], [-5, 900, 2000], [2**31 - 1, 0, 5], [-(2**31), -1, 3], [0, 0, -7]])
+def test_offsets_along_k_that_are_wrong_are_clamped(ends):
+    a, b = deep_operands(800)
+    out = torch.full((3, M, N), float("nan"), device="cuda")
+    load(KERNELS["cooperative"], deep_problem(800, 3))(
+        a.t(), b.t(), out, ends=torch.tensor(ends, device="cuda", dtype=torch.int32)
+    )
+    assert torch.allclose(out.double(), exact_deep(a, b, ends), rtol=1e-4, atol=1e-3)
+
+
 # The functions ---------------------------------------------------------------------------------
 
 
@@ -174,11 +227,10 @@ def test_operands_that_tma_cannot_reach_are_copied():
     assert near(hopper_gemm.grouped_mm(a.t().contiguous().t(), b.mT, offs=ends), first.double(), torch.bfloat16)
 
 
-@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch has no grouped_mm")
 def test_gradients_are_those_of_each_group():
     rows = ROUTINGS["uneven"]
-    a, b = operands(sum(rows) // 8 * 8, len(rows))
-    ends = ends_of(rows).clamp(max=len(a))
+    a, b = operands(sum(rows), len(rows))
+    ends = ends_of(rows)
     a.requires_grad_()
     weight = b.mT.detach().requires_grad_()
     out = hopper_gemm.grouped_mm(a, weight, offs=ends)
@@ -188,8 +240,7 @@ def test_gradients_are_those_of_each_group():
     for group, end in enumerate(ends.tolist()):
         slope, taken = gradient[start:end].double(), a[start:end].double()
         assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
-        if start < end:
-            assert near(weight.grad[group], taken.t() @ slope, torch.bfloat16)
+        assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
         start = end
 
 

@@ -114,7 +114,32 @@ def test_offsets_that_fall_or_exceed_the_rows_are_clamped():
     assert near(out[20:], a[20:].double() @ b[3].double(), torch.bfloat16)
 
 
-@needs_torch
+def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
+    a, _, offs = operands()
+    b = torch.randn(ROWS, N).bfloat16()
+    right = torch.stack([a[s:e].double().t() @ b[s:e].double() for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))])
+    for left in (a.t(), a.t().contiguous()):
+        out = room._on_gpu(left, b, offs, torch.float32)
+        assert torch.allclose(out.double(), right, atol=1e-4)
+    problem, read_a, read_b, _, _ = gpu[0]
+    assert (problem.grouping, problem.layouts, problem.m, problem.k) == ("depth", "mn", K, ROWS)
+    assert [read_a.data_ptr(), read_b.data_ptr()] == [a.data_ptr(), b.data_ptr()]
+    assert gpu[1][1].stride() == (1, K)
+
+
+def test_gradients_of_groups_along_k_are_those_of_float64():
+    a, _, offs = operands()
+    a, b = a.t().detach().requires_grad_(), torch.randn(ROWS, N).bfloat16().requires_grad_()
+    out = operator(a, b, offs)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    parts = [wide[0][:, s:e] @ wide[1][s:e] for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))]
+    torch.stack(parts).backward(gradient.double())
+    assert near(a.grad, wide[0].grad, torch.bfloat16)
+    assert near(b.grad, wide[1].grad, torch.bfloat16)
+
+
 def test_gradients_are_those_of_float64():
     a, b, offs = operands()
     b = b.contiguous()
@@ -133,13 +158,13 @@ def test_gradients_are_those_of_float64():
     assert alone.shape == a.shape
 
 
-@needs_torch
 def test_the_operator_is_what_torch_asks_of_one():
     a, b, offs = operands()
     torch.library.opcheck(operator.default, (a, b, offs))
     torch.library.opcheck(operator.default, (a, b, offs, torch.float32))
     given = a.requires_grad_(), b.detach().requires_grad_(), offs
     torch.library.opcheck(operator.default, given)
+    torch.library.opcheck(operator.default, (a.detach().t(), torch.randn(ROWS, N).bfloat16(), offs))
 
 
 def test_a_compiled_call_makes_no_break_and_serves_all_numbers_of_rows():
@@ -160,9 +185,7 @@ def test_a_compiled_call_makes_no_break_and_serves_all_numbers_of_rows():
 def test_what_the_kernel_cannot_run_torch_runs_unless_nothing_may(dtype):
     a, b, offs = operands(dtype)
     assert torch.equal(hopper_gemm.grouped_mm(a, b, offs=offs), functional.grouped_mm(a, b, offs=offs))
-    along_k = a.t(), torch.randn(ROWS, N).to(dtype)
-    assert torch.equal(hopper_gemm.grouped_mm(*along_k, offs=offs), functional.grouped_mm(*along_k, offs=offs))
-    for given in ((a, b), along_k):
+    for given in ((a, b), (a.t(), torch.randn(ROWS, N).to(dtype))):
         with hopper_gemm.fallback("never"), pytest.raises(UnsupportedError, match="must"):
             hopper_gemm.grouped_mm(*given, offs=offs)
         with hopper_gemm.batch_invariant(), pytest.raises(UnsupportedError, match="must"):
@@ -177,7 +200,7 @@ def test_two_batches_are_a_batched_product():
 def wrong_calls():
     """Calls that are refused, each with the error and its words."""
     a, b, offs = operands()
-    fits = r"mat_a and mat_b must be \(rows, k\) and \(groups, k, n\) but got"
+    fits = r"mat_a and mat_b must be \(rows, k\) and \(groups, k, n\) or \(m, k\) and \(k, n\) but got"
     public = hopper_gemm.grouped_mm
     return [
         (lambda: operator(a, b.mT, offs), ValueError, fits),

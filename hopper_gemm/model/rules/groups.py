@@ -24,6 +24,18 @@ def _groups(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
         yield f"pace counts tiles, which groups have as their offsets say, but got {kernel.pace}; take pace 0"
 
 
+def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
+    """Each group along k has stages of its own number, which neither consumers in turns nor held slots can take."""
+    if problem.grouping != "depth":
+        return
+    if problem.layouts != "mn":
+        yield f"operands grouped along k must be contiguous along m and n but got layouts {problem.layouts}; copy them"
+    if kernel.schedule == "pingpong":
+        yield 'pingpong takes as many stages of every tile; take schedule "cooperative"'
+    if kernel.staging == "ring":
+        yield 'staging "ring" takes stages that a group may not have; take staging own'
+
+
 def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     if problem.out_of_reach:
         yield (
@@ -34,6 +46,7 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 
 GROUP_RULES = (
     Rule("groups", "the number of tiles is data, and a row's bits may not depend on it", _groups),
+    Rule("group_depth", "the stages of a tile of a group along k are data", _depth),
     Rule("group_reach", "neither padding nor stores by threads know groups", _reach),
 )
 """The rules on a config and a problem of groups."""
