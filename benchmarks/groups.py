@@ -1,7 +1,7 @@
 """Time picked kernels of groups beside torch's grouped_mm, and of batches beside torch.bmm, isolated, in bursts.
 
     python -m benchmarks.groups --out FILE [--pairs N] [--routings NAME ...] [--rows G,R,N,K ...] [--bmm B,M,N,K ...]
-        [--weights G,R,N,K ...]
+        [--weights G,R,N,K ...] [--picks N]
 
 Problems are groups, rows of a group in the mean, n and k; or batch, m, n and k; and the gradients of weights of the
 first, of k by n each, grouped along their rows. Routings: ``uniform``; ``zipf0`` to
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +26,9 @@ import torch
 from benchmarks.fp8 import timed
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.serve.kernels import default_config, kernel_for
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.menu import choices
+from hopper_gemm.serve.kernels import chip_of, kernel_for
 from hopper_gemm.tune.measure.arms import Launch
 from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
 from hopper_gemm.tune.measure.protocol import Burst
@@ -107,9 +110,9 @@ def error(operands: MatrixSet, ends: list[int]) -> float:
     return max(errors) if all(value == value for value in errors) else float("nan")
 
 
-def arms_of(problem: GroupedProblem, ends: torch.Tensor) -> tuple[Launch, Launch, str]:
+def arms_of(problem: GroupedProblem, ends: torch.Tensor, config: Kernel) -> tuple[Launch, Launch, str]:
     """Our launch, torch's, and our config."""
-    kernel, batch = kernel_for(problem, torch.cuda.current_device()), problem.grouping == "batch"
+    kernel, batch = kernel_for(problem, torch.cuda.current_device(), config), problem.grouping == "batch"
 
     def ours(operands: MatrixSet) -> None:
         kernel(operands.a, operands.b, operands.ours, ends=None if batch else ends)
@@ -124,10 +127,16 @@ def arms_of(problem: GroupedProblem, ends: torch.Tensor) -> tuple[Launch, Launch
 
 
 def measured(
-    problem: GroupedProblem, ends: list[int], sets: list[MatrixSet], device: DeviceInfo, timer: Timer, protocol: Burst
+    problem: GroupedProblem,
+    kernel: Kernel,
+    ends: list[int],
+    sets: list[MatrixSet],
+    device: DeviceInfo,
+    timer: Timer,
+    protocol: Burst,
 ) -> dict[str, Any]:
-    """The row of a problem and a routing."""
-    ours, theirs, config = arms_of(problem, torch.tensor(ends, device="cuda", dtype=torch.int32))
+    """The row of a problem, a kernel and a routing."""
+    ours, theirs, config = arms_of(problem, torch.tensor(ends, device="cuda", dtype=torch.int32), kernel)
     sets[0].ours.fill_(float("nan"))
     ours(sets[0])
     row: dict[str, Any] = {"status": "ok", "rel_err": error(sets[0], ends), "config": config}
@@ -149,6 +158,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="*", help="groups,rows,n,k of gradients of weights (default: the list)")
     parser.add_argument("--bmm", nargs="*", help="batch,m,n,k (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--picks", type=int, default=1, help="kernels of a problem, by the model's order (default 1)")
     options = parser.parse_args()
 
     def problems(given: list[str] | None, listed: Any, grouping: str) -> list[GroupedProblem]:
@@ -161,7 +171,8 @@ def main() -> None:
     every += problems(options.bmm, BMM, "batch")
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer = Timer(device)
-    wanted = [KernelId.of(default_config(problem, 0), problem) for problem in every]
+    picks = {problem: choices(problem, options.picks, chip=chip_of()) for problem in every}
+    wanted = [KernelId.of(kernel, problem) for problem in every for kernel in picks[problem]]
     compile_all(wanted, default_store(), lambda line: print(line, file=sys.stderr, flush=True))
     same = {"gpu": device.name, "board": device.uuid, "torch": torch.__version__}
     with options.out.open("w", newline="") as file:
@@ -171,12 +182,13 @@ def main() -> None:
             sets = matrices(problem, device.l2_bytes)
             deep = problem.grouping == "depth"
             rows, k = (problem.k // problem.groups, problem.m) if deep else (problem.rows, problem.k)
-            for routing in ("uniform",) if problem.grouping == "batch" else options.routings:
+            routings = ("uniform",) if problem.grouping == "batch" else options.routings
+            for routing, kernel in product(routings, picks[problem]):
                 sizes = {"groups": problem.groups, "rows": rows, "n": problem.n, "k": k}
                 row: dict[str, Any] = {"kind": problem.grouping, **sizes, "routing": routing} | same
                 try:
                     ends = ends_of(routing, problem.groups, rows)
-                    row |= measured(problem, ends, sets, device, timer, protocol)
+                    row |= measured(problem, kernel, ends, sets, device, timer, protocol)
                 except RuntimeError as failed:
                     row["status"] = f"error: {' '.join(str(failed).split())[:200]}"
                 writer.writerow(row)

@@ -53,6 +53,7 @@ SOURCES = (
     "model/finish.py",
     "model/hopper.py",
     "model/problem.py",
+    "model/grouped.py",
     "compiler/abi.py",
     "compiler/compile.py",
 )

@@ -6,7 +6,7 @@ configs.
 
 The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
 together; ``problem``, what a problem requires of a config, counting k in 16-bit words; ``fp8``, what FP8 requires;
-``groups``, what groups require.
+``grouping``, what groups require.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.fp8 import FP8_RULES
-from hopper_gemm.model.rules.groups import GROUP_RULES
+from hopper_gemm.model.rules.grouping import GROUP_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES

@@ -7,7 +7,7 @@ import torch
 from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import DTYPES, check_call
-from hopper_gemm.serve.groups import batched
+from hopper_gemm.serve.grouped_mm import batched
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.launches import launch
 from hopper_gemm.serve.operands import folded

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
 KERNELS = [
     ("kk", "bf16", {}),
     ("kn", "bf16", {}),
-    ("mn", "fp16", {"tile_m": 128}),
+    ("kn", "fp16", {"tile_m": 128}),
     ("kn", "bf16_fp32", {"tile_m": 128, "cluster_n": 2}),
     ("kn", "bf16", {"tile_m": 64, "schedule": "pingpong"}),
     ("kk", "bf16", {"tile_m": 128, "schedule": "pingpong", "cluster_m": 2, "swap_ab": True}),
@@ -26,7 +26,11 @@ KERNELS = [
 
 
 CASES = [(grouping, *case) for grouping in GROUPINGS[:2] for case in KERNELS]
-CASES += [("depth", "mn", "bf16_fp32", {}), ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True})]
+CASES += [
+    ("batch", "mn", "bf16", {}),
+    ("depth", "mn", "bf16_fp32", {}),
+    ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True}),
+]
 
 
 @pytest.mark.parametrize(("grouping", "layouts", "dtype", "values"), CASES)

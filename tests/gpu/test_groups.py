@@ -44,7 +44,7 @@ KERNELS = {
 M, N, K = 264, 392, 328
 """No multiple of a tile."""
 
-LAYOUTS = ("kk", "kn", "mn")
+LAYOUTS = ("kk", "kn")
 
 
 def problem_of(m: int, groups: int, layouts: str = "kn", dtype: str = "bf16", grouping: str = "rows") -> GroupedProblem:

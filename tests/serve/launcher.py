@@ -17,7 +17,7 @@ from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve import checks, groups, kernels, launches, operands
+from hopper_gemm.serve import checks, grouped_mm, kernels, launches, operands
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.reference import finished, launch_torch
@@ -129,7 +129,7 @@ class Launches:
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(launches, "kernel_for", self.kernel)
-        groups._kernel.cache_clear()
+        grouped_mm._kernel.cache_clear()
         monkeypatch.setattr(launches, "load_padded", self._padded)
         monkeypatch.setattr(launches, "launch_torch", self._torch)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -41,10 +41,9 @@ def grouped_mm(
     follows offsets that change. A row's bits do not depend on the sizes of the groups.
 
     Args:
-        mat_a: (rows, k), bf16 or fp16, row- or column-major; a copy is made of one that TMA cannot reach. Of groups
-            along k, column-major.
+        mat_a: (rows, k), bf16 or fp16, row-major. Of groups along k (m, k), column-major.
         mat_b: (groups, k, n), same type; each matrix row-major or the transpose of a row-major one. n and k multiples
-            of 8. Of groups along k (k, n), row-major; m and n multiples of 8.
+            of 8. Of groups along k (k, n), row-major; m and n multiples of 8. Operands that lie otherwise are copied.
         offs: (groups,), int32, on the same device, not falling. The last may be less than the rows; what is behind it
             is not written, in the output and in the gradient of ``mat_a``. Where offsets fall or exceed the rows, they
             are clamped: no access is out of bounds, and no row of a group is written by another.
@@ -133,17 +132,13 @@ def readable(matrices: torch.Tensor) -> bool | None:
     return True if reaches(first) else False if reaches(first.mT) else None
 
 
-def _read(matrices: torch.Tensor, by_rows: bool) -> tuple[torch.Tensor, bool]:
-    """(rows, k), or a batch of it, as TMA reads it, ``by_rows`` along its rows, and whether along k: a copy where it
-    cannot."""
-    if by_rows:
-        return (
-            matrices if reaches(matrices.mT) else matrices.mT.clone(memory_format=torch.contiguous_format).mT
-        ), False
-    along = readable(matrices)
-    if along is None:
-        return matrices.clone(memory_format=torch.contiguous_format), True
-    return matrices, along
+def _along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
+    """(rows, k), or a batch of it, as TMA reads it along k, or else along its rows: a copy where it cannot."""
+    if not k:
+        return _along(matrices.mT, True).mT
+    if matrices.dim() == 2 and reaches(matrices):
+        return matrices
+    return matrices.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=4096)
@@ -225,10 +220,11 @@ def _on_gpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: tor
     out = _output(a, b, offs, out_dtype)
     if 0 in (m, n, k, groups):
         return out.zero_()
-    (left, along), (right, beside) = _read(a, deep), _read(b.mT, deep)
-    layouts = ("k" if along else "m") + ("k" if beside else "n")
-    if layouts[0] == "m" and m % STEP:  # a padded pitch, which the problem's key does not tell
-        left, layouts = left.clone(memory_format=torch.contiguous_format), "k" + layouts[1]
+    left, right, layouts = _along(a, not deep), b.mT, "mn" if deep else "kk"
+    if deep or readable(right) is None:
+        right = _along(right, not deep)
+    elif not readable(right):
+        layouts = "kn"
     ends = offs if offs.is_contiguous() and not offs.data_ptr() & MISALIGNED else offs.clone()
     kind, device = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype), a.get_device()
     with torch.cuda.device(device):

@@ -36,6 +36,13 @@ def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
         yield 'staging "ring" takes stages that a group may not have; take staging own'
 
 
+def _rows(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
+    """A tile of a group begins at any row. Along a contiguous axis a TMA load must begin at a multiple of 16 bytes:
+    elsewhere it was an illegal instruction on an H100."""
+    if problem.grouping == "rows" and problem.layouts[0] != "k":
+        yield f"A with groups of rows must be contiguous along k but got layouts {problem.layouts}; copy it"
+
+
 def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     if problem.out_of_reach:
         yield (
@@ -47,6 +54,7 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 GROUP_RULES = (
     Rule("groups", "the number of tiles is data, and a row's bits may not depend on it", _groups),
     Rule("group_depth", "the stages of a tile of a group along k are data", _depth),
+    Rule("group_rows", "TMA loads begin at multiples of 16 bytes along a contiguous axis", _rows),
     Rule("group_reach", "neither padding nor stores by threads know groups", _reach),
 )
 """The rules on a config and a problem of groups."""
