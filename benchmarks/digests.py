@@ -170,7 +170,7 @@ def digest(kernel: AnyId) -> str:
             made = compile_padding()
         else:
             key = kernel.config, kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered
-            key = *key, kernel.promote
+            key = *key, kernel.promote, kernel.grouping
             made = compile_kernel(*key)
     except Exception as error:  # whatever the DSL raises is a result, and equal as long as the compiler fails alike
         return f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"

@@ -33,7 +33,7 @@ class Argument:
     blocks: tuple[str, ...] = ()
 
 
-MATRICES = (
+MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, all of a batch
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -61,13 +61,15 @@ SCALES = (
     Argument("scale_b", "fp32", ("scales of b",), "one, or n; likewise", "scales", ("n blocks", "filled k blocks")),
 )
 
-ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES)
+ENDS = (Argument("ends", "int32", ("groups",), "where each group ends, in rows or along k; see kernel.groups", "ends"),)
+
+ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES, *ENDS)
 """All arguments, in their order."""
 
-NO_WORKSPACE, NO_FINISH, NO_SCALES = ((None,) * len(group) for group in (WORKSPACE, FINISH, SCALES))
+NO_WORKSPACE, NO_FINISH, NO_SCALES, NO_ENDS = ((None,) * len(group) for group in (WORKSPACE, FINISH, SCALES, ENDS))
 """What stands for the arguments of a group that a kernel lacks."""
 
-NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES)
+NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES, *NO_ENDS)
 """What stands for all arguments behind a finish."""
 
 DEFINITIONS = (

@@ -43,6 +43,7 @@ def compile_kernel(
     finish: Finish | None = None,
     scattered: bool = False,
     promote: int = 0,
+    grouping: str = "",
 ) -> Compiled:
     """Compile for sm_90a, with sizes and pitches left open; the launcher takes
     :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
@@ -50,15 +51,16 @@ def compile_kernel(
     Args:
         kernel: a legal kernel.
         dtype: a name of :data:`hopper_gemm.model.problem.DTYPES` or ``FP8_DTYPES``.
-        layouts, observer, finish, scattered, promote: as :class:`hopper_gemm.compiler.store.KernelId` says.
+        layouts, observer, finish, scattered, promote, grouping: as :class:`hopper_gemm.compiler.store.KernelId` says.
 
     Raises:
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
-    built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote)
+    built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
+    parts["ends"] = grouping in ("rows", "depth")
     sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
     if not finish.gated:
         sizes["rows of b"] = sizes["n"]
@@ -67,6 +69,8 @@ def compile_kernel(
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
     ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
+    for name in {"rows": "b", "batch": "abc", "depth": "c"}.get(grouping, ""):
+        ways[name]["groups"] = sizes["groups"]
 
     def fake(argument: abi.Argument) -> Any:
         names = argument.blocks if finish.scales == "blocks" and argument.blocks else argument.shape
@@ -102,12 +106,21 @@ def _contiguous(dtype: Any, *shape: Any) -> Any:
     return make_fake_tensor(dtype, shape, strides, assumed_align=hopper.TMA_ALIGN_BYTES)
 
 
-def _matrix(dtype: Any, rows: Any, columns: Any, by_rows: bool = False, align: int = hopper.TMA_ALIGN_BYTES) -> Any:
+def _matrix(
+    dtype: Any,
+    rows: Any,
+    columns: Any,
+    by_rows: bool = False,
+    align: int = hopper.TMA_ALIGN_BYTES,
+    groups: Any = None,
+) -> Any:
     """A matrix of open sizes and pitch, contiguous along its columns, or ``by_rows`` along its rows, which start at
-    multiples of ``align`` bytes."""
-    pitch = cute.sym_int64(divisibility=align * 8 // dtype.width)
+    multiples of ``align`` bytes; or as many of them as there are groups."""
+    pitch, apart = (cute.sym_int64(divisibility=align * 8 // dtype.width) for _ in range(2))
     strides = (1, pitch) if by_rows else (pitch, 1)
-    return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=align)
+    if groups is None:
+        return make_fake_tensor(dtype, (rows, columns), strides, assumed_align=align)
+    return make_fake_tensor(dtype, (groups, rows, columns), (apart, *strides), assumed_align=align)
 
 
 def _named(name: str) -> Any:

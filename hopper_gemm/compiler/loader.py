@@ -76,6 +76,7 @@ class LoadedKernel:
         *finish: Any,
         readings: torch.Tensor | None = None,
         scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, ...] = NO_SCALES,
+        ends: torch.Tensor | None = None,
     ) -> None:
         """Launch on torch's current stream; nothing is checked and nothing is waited for.
 
@@ -84,12 +85,13 @@ class LoadedKernel:
             finish: bias, residual and scale of a kernel with a finish, None for each that it lacks.
             scales: of a kernel with scales those of A and of B, fp32.
             readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long.
+            ends: of groups of rows, where each ends, int32.
         """
         sums = words = None
         if not self.repeatable:
             needs = workspace_size(self.config, *out.shape, self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
-        self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings, *scales)
+        self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings, *scales, ends)
 
     @cached_property
     def repeatable(self) -> bool:
@@ -137,7 +139,7 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
             compiled = compile_padding()
         else:
             options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered, kernel.promote
-            compiled = compile_kernel(kernel.config, *options)
+            compiled = compile_kernel(kernel.config, *options, kernel.grouping)
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report

@@ -53,6 +53,7 @@ SOURCES = (
     "model/finish.py",
     "model/hopper.py",
     "model/problem.py",
+    "model/grouped.py",
     "compiler/abi.py",
     "compiler/compile.py",
 )
@@ -88,8 +89,8 @@ class Usage:
 @dataclass(frozen=True)
 class KernelId:
     """Key of one binary: a resolved kernel at default launch arguments, types, layouts, an observer as module:name, a
-    finish, whether threads store C, whose rows then need not start at multiples of 16 bytes, and the elements of k from
-    one promotion of FP8 sums to the next."""
+    finish, whether threads store C, whose rows then need not start at multiples of 16 bytes, the elements of k from one
+    promotion of FP8 sums to the next, and the grouping of a product of groups."""
 
     config: Kernel
     dtype: str
@@ -98,6 +99,7 @@ class KernelId:
     finish: Finish | None = None
     scattered: bool = False
     promote: int = 0
+    grouping: str = ""
 
     @staticmethod
     def of(
@@ -112,8 +114,8 @@ class KernelId:
         if scattered is None:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
-        names = problem.dtype, problem.layouts
-        return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote)
+        names, grouping = (problem.dtype, problem.layouts), getattr(problem, "grouping", "")
+        return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote, grouping)
 
     @property
     def digest(self) -> str:

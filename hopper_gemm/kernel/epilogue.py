@@ -38,12 +38,14 @@ class Region:
     Args:
         rows, columns: of the share, in chunks, down and across.
         row, column: of the output, with which the share begins.
+        plane: third coordinate of an output of groups, or None.
     """
 
     rows: int
     columns: int
     row: Int32
     column: Int32
+    plane: Int32 | None = None
 
 
 @dataclass(frozen=True)
@@ -195,18 +197,20 @@ class TmaTarget:
         if self.stores:
             output = self.output_from(region)
             hint = {} if self.policy is None else {"cache_policy": Int64(self.policy)}
+            plane = () if region.plane is None else (0,)
             if cutlass.const_expr(self.boxes == 1):
-                cute.copy(self.atom, self.shared[None, (0, 0, slot)], output[None, (down, across)], **hint)
+                cute.copy(self.atom, self.shared[None, (0, 0, slot)], output[None, (down, across, *plane)], **hint)
             else:
                 for box in cutlass.range_constexpr(self.boxes):
-                    place = output[None, (down * self.boxes + box, across)]
+                    place = output[None, (down * self.boxes + box, across, *plane)]
                     cute.copy(self.atom, self.shared[None, (box, 0, slot)], place, **hint)
             cute.arch.cp_async_bulk_commit_group()
 
     def output_from(self, region: Region) -> cute.Tensor:
         """The output from a region on, whose first chunk begins there."""
         within = (region.row, region.column) if self.transposed else (region.column, region.row)
-        return cute.domain_offset(((within, 0), (0, 0)), self.output)
+        plane = () if region.plane is None else (region.plane,)
+        return cute.domain_offset(((within, 0), (0, 0, *plane)), self.output)
 
 
 def slots_of(chunks: int, parts: int) -> int:

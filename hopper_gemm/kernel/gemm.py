@@ -27,6 +27,7 @@ from hopper_gemm.kernel.blocks import BlockScales, SwappedScales
 from hopper_gemm.kernel.consumer import FIRST_TURN, Mainloop, Order, Share, Turn, release_held
 from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
+from hopper_gemm.kernel.groups import GroupRaster, GroupScheduler, behind, ragged, ragged_depth
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
@@ -107,6 +108,7 @@ class HopperGemm:
         observer: of the roles; None for an observer that does nothing.
         scattered: True if threads store C, whose rows need not start at multiples of 16 bytes.
         promote: elements of k from one promotion of FP8 sums to the next; 0 for none.
+        grouping: of a product of groups (:mod:`hopper_gemm.kernel.groups`); empty for one product.
     """
 
     def __init__(
@@ -119,8 +121,9 @@ class HopperGemm:
         observer: Observer | None = None,
         scattered: bool = False,
         promote: int = 0,
+        grouping: str = "",
     ) -> None:
-        self.config, self.promote = config, promote
+        self.config, self.promote, self.grouping = config, promote, grouping
         self.finish = finish or Finish()
         self.scattered = scattered
         self.observer = observer or Observer()
@@ -158,13 +161,16 @@ class HopperGemm:
         readings: cute.Tensor | None,
         scale_a: cute.Tensor | None,
         scale_b: cute.Tensor | None,
+        ends: cute.Tensor | None,
         stream: cuda.CUstream,
     ) -> None:
         """Launch on a stream; :mod:`hopper_gemm.compiler.abi` declares the other arguments."""
         config = self.config
+        if cutlass.const_expr(self.grouping != ""):
+            a, b, c = (behind(tensor) for tensor in (a, b, c))
         if cutlass.const_expr(config.swap_ab):
             a, b, scale_a, scale_b = b, a, scale_b, scale_a
-            c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0]))
+            c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0, 2] if cute.rank(c) == 3 else [1, 0]))
         read = {"bias": bias, "residual": residual, "scale": scale, "row_scales": scale_a, "column_scales": scale_b}
         operands, output = self._operands(a, b), replace(self._output(c), **read)
         tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
@@ -173,7 +179,12 @@ class HopperGemm:
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), self.tile_k)
         of_parts = (parts, by_part, k_tiles) if cutlass.const_expr(config.parts_at_launch) else ()
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *of_parts)
-        edge = self._edge(a, c, residual) if cutlass.const_expr(config.may_move_back) else None
+        if cutlass.const_expr(self.grouping in ("batch", "depth")):
+            raster = GroupRaster.of_batch(raster, clusters, cute.size(c, mode=[2]), ends, cute.size(a, mode=[1]))
+        elif cutlass.const_expr(self.grouping == "rows"):
+            m, across = (cute.size(c, mode=[1]), tiles_m) if config.swap_ab else (cute.size(c, mode=[0]), tiles_n)
+            raster = GroupRaster.of_rows(raster, clusters, ends, m, across, swizzle)
+        edge = self._edge(a, c, residual) if cutlass.const_expr(self._moves_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
             grid=(config.cluster_m * raster.clusters, config.cluster_n, self.parts),
@@ -213,7 +224,7 @@ class HopperGemm:
             k_first, k_tiles = raster.stretch(place.part, k_tiles // self.parts, k_tiles % self.parts)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
         covers = config.tile_m, self.out_n
-        scheduler = self.scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox, covers, edge)
+        scheduler = self._scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox, covers, edge)
         task = CtaTask(scheduler, operands, output, memory, seen)
         self._set_up(task)
         self._play(task)
@@ -290,7 +301,7 @@ class HopperGemm:
             item, number = walk.item(at), walk.number(at)
             at = walk.ask(at)
             row, column = scheduler.origin(item)
-            filling = fill.tile(filling, row, column, item, number)
+            filling = self._of_group(fill, item).tile(filling, row, column, item, number)
             if cutlass.const_expr(self.parts > 1):
                 meet()
                 meet()
@@ -335,13 +346,15 @@ class HopperGemm:
             seen = seen.at("first")
             turn = None
             if cutlass.const_expr(pingpong):
-                mine, other, clusters = FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, scheduler.raster.clusters
-                turn = Turn(mine, other, at >= clusters, at + clusters < scheduler.raster.tiles)
+                turn = Turn(FIRST_TURN + consumer, FIRST_TURN + 1 - consumer, *walk.neighbours(at))
             tile_loop = self._of_tile(loop, item, row, column)
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
             row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
-            self._store(tile_loop, state, item, parts, Region(rows, columns, row, column))
+            region = Region(rows, columns, row, column)
+            if cutlass.const_expr(self.grouping != ""):
+                region = item.region(region, config.swap_ab)
+            self._store(tile_loop, state, item, parts, region)
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)
@@ -371,6 +384,19 @@ class HopperGemm:
     init_warp = INIT_WARP
     """Warp that initialises the barriers."""
 
+    @property
+    def _scheduler(self) -> type[TileScheduler]:
+        return GroupScheduler if self.grouping else self.scheduler
+
+    @property
+    def _moves_back(self) -> bool:
+        """True if last tiles may move back; in groups of rows each group has its own."""
+        return self.config.may_move_back and self.grouping != "rows"
+
+    def _of_group(self, fill: Fill, item: Item) -> Fill:
+        """The producer's loop for an item, in whose group it loads."""
+        return replace(fill, loads=item.of_loads(fill.loads, self.config.swap_ab)) if self.grouping else fill
+
     def _edge(self, a: cute.Tensor, c: cute.Tensor, residual: cute.Tensor | None) -> Edge:
         """Where the last tiles begin; at multiples of 16 bytes along axes that are contiguous in memory. No tile moves
         where C is its own residual: rows that two tiles write would have it added twice. On the host."""
@@ -386,6 +412,8 @@ class HopperGemm:
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
+        if self.grouping == "depth":
+            a, b = ragged_depth(a), ragged_depth(b)
         load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
         return Operands(load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor)
 
@@ -393,7 +421,7 @@ class HopperGemm:
         """C with its TMA store, if TMA stores it. On the host."""
         if self.scattered:
             return Output(None, c)
-        store = self.chunks.store_atom(c)
+        store = self.chunks.store_atom(ragged(c, self.config.swap_ab) if self.grouping == "rows" else c)
         return Output(store.atom, store.tma_tensor)
 
     # What the roles use ----------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -56,6 +56,8 @@ class OperandLoad:
         turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
             None: every stage.
         mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
+        planes: further coordinates of an operand of groups.
+        depth: with which a group along k begins.
     """
 
     atom: cute.CopyAtom
@@ -68,6 +70,8 @@ class OperandLoad:
     count: int
     turn: tuple[Int32, int] | None
     mask: Int16 | None
+    planes: tuple[Int32 | int, ...] = ()
+    depth: Int32 | int = 0
 
     @cute.jit
     def issue(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
@@ -97,12 +101,12 @@ class OperandLoad:
 
     def source_from(self, first_row: Int32) -> cute.Tensor:
         """The source from a row on: its first slice begins there."""
-        within = (first_row, 0) if self.by_rows else (0, first_row)
-        return cute.domain_offset(((within, 0), (0, 0)), self.source)
+        within = (first_row, self.depth) if self.by_rows else (self.depth, first_row)
+        return cute.domain_offset(((within, 0), (0, 0, *self.planes)), self.source)
 
     def at(self, part: Int32 | int, depth: Int32) -> tuple:
         """Place in the source, in boxes, of a slice of a tile that begins with the source."""
-        return part, depth
+        return part, depth, *(0 for _ in self.planes)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,6 +126,11 @@ class Loads:
     ring: Ring
     a: OperandLoad
     b: OperandLoad
+
+    def of_group(self, planes_a: tuple[Any, ...], planes_b: tuple[Any, ...], depth: Int32 | int) -> Loads:
+        """The loads of a group's planes of both operands, from a depth on."""
+        a, b = replace(self.a, planes=planes_a, depth=depth), replace(self.b, planes=planes_b, depth=depth)
+        return Loads(self.ring, a, b)
 
     @cute.jit
     def issue(self, row: Int32, column: Int32, k_tile: Int32, index: Int32, tag: Int32 | None = None) -> None:

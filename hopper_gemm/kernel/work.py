@@ -271,6 +271,10 @@ class Walk(Static):
         """The next place."""
         return at + self.stride
 
+    def neighbours(self, at: Any) -> tuple[Boolean, Boolean]:
+        """Return whether the other consumer's tile precedes, and follows, the one at a place. In pingpong."""
+        return at >= self.raster.clusters, at + self.raster.clusters < self.raster.tiles
+
 
 @dataclass(frozen=True)
 class Asked(Bundle):

@@ -5,7 +5,8 @@ spill and computes the right product; the tests hold that for the whole publishe
 configs.
 
 The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
-together; ``problem``, what a problem requires of a config, counting k in 16-bit words; ``fp8``, what FP8 requires.
+together; ``problem``, what a problem requires of a config, counting k in 16-bit words; ``fp8``, what FP8 requires;
+``grouping``, what groups require.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.finish import FINISH_RULES
 from hopper_gemm.model.rules.fp8 import FP8_RULES
+from hopper_gemm.model.rules.grouping import GROUP_RULES
 from hopper_gemm.model.rules.problem import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
@@ -83,6 +86,10 @@ def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = N
     found = _broken(PAIR_RULES, kernel, problem.in_words)
     if problem.is_fp8:
         found += _broken(FP8_RULES, kernel, problem)
+    if isinstance(problem, GroupedProblem):
+        found += _broken(GROUP_RULES, kernel, problem)
+        if finish is not None:
+            found.append(Reason("groups", f"groups take no finish but got {finish}; apply it to their product"))
     return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
 
 

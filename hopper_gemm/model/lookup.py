@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import (
@@ -171,6 +172,8 @@ def find(
         chip: the GPU for which the model chooses.
         finish: only configs that the rules allow with it.
     """
+    if isinstance(problem, GroupedProblem):  # no table has entries of groups
+        return modelled(problem, chip, finish)
     fitting = [table for table in among if chip.sms == SXM.sms or not table.of_sister]
     best = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in fitting]
     ranked = [

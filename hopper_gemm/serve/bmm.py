@@ -1,11 +1,14 @@
-"""``hopper_gemm.bmm``: torch.bmm by matmul's kernel, one launch for each matrix of a batch."""
+"""``hopper_gemm.bmm``: torch.bmm by matmul's kernel, in one launch."""
 
 from __future__ import annotations
 
 import torch
 
+from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.serve.call import Call
-from hopper_gemm.serve.checks import check_call
+from hopper_gemm.serve.checks import DTYPES, check_call
+from hopper_gemm.serve.grouped_mm import batched
+from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.launches import launch
 from hopper_gemm.serve.operands import folded
 from hopper_gemm.serve.ops import OPERATORS, by_operator, untraced
@@ -16,8 +19,9 @@ def bmm(
 ) -> torch.Tensor:
     """``a @ b`` of batches of matrices on a Hopper GPU, fp32 accumulation, as :func:`torch.bmm`, with gradients.
 
-    :func:`hopper_gemm.matmul`'s kernel is launched once for each matrix of the batch, one launch after the other. That
-    suits few large matrices. Many small ones are the case of :func:`torch.bmm`, which multiplies all in one launch.
+    :func:`hopper_gemm.matmul`'s kernel multiplies all matrices in one launch. It is launched once for each matrix where
+    TMA cannot read or write one in place (rows or matrices that do not start at multiples of 16 bytes, a stride of 0),
+    and where a batch-invariant product cuts k into parts.
 
     Args:
         a: (batch, m, k), bf16 or fp16; each matrix as ``matmul`` takes it, read in place.
@@ -54,6 +58,10 @@ def _bmm(
             rows = Call(folded(a), b if b.dim() == 2 else b[0], out_dtype=out_dtype, batch_invariant=batch_invariant)
             return launch(rows._replace(kind="mm")).view(batch, m, n)
         out = a.new_empty((batch, m, n), dtype=out_dtype or a.dtype)
+        rule = MODE.batch_invariant if batch_invariant is None else batch_invariant
+        whole = out.numel() and a.shape[-1] and not (rule and parts_of(n, a.shape[-1]) > 1)
+        if whole and a.dtype in DTYPES and batched(a, b, out):
+            return out
         for left, right, product in zip(a, b, out, strict=True):
             launch(Call(left, right, out=product, batch_invariant=batch_invariant, kind="mm"))
     return out

@@ -38,7 +38,17 @@ def test_a_launcher_takes_all_arguments_whether_its_kernel_has_them_or_not(tmp_p
     taken = re.findall(r"(\w+): ([\w.]+)", str(refused.value).partition("__call__(")[2])
     assert [name for name, _ in taken] == NAMES
     absent = {name for name, kind in taken if kind == "None"}
-    assert absent == (set() if everything else {argument.name for argument in ARGUMENTS if argument.part})
+    assert absent == ({"ends"} if everything else {argument.name for argument in ARGUMENTS if argument.part})
+
+
+@pytest.mark.compile
+def test_a_kernel_of_groups_of_rows_takes_where_they_end(tmp_path):
+    from cutlass import cute
+
+    (tmp_path / "kernel.o").write_bytes(compile_kernel(resolve(GemmConfig()), "bf16", grouping="rows").object_file)
+    launcher = cute.runtime.load_module(str(tmp_path / "kernel.o"), enable_tvm_ffi=True)[FUNCTION]
+    with pytest.raises(TypeError, match=r"ends: Tensor\(\[\w+\], int32\)"):
+        launcher()
 
 
 def test_another_declaration_makes_another_library_of_c(tmp_path, monkeypatch):

@@ -105,12 +105,14 @@ def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():
     kernel("a", "b", "out")
     kernel("a", "b", "out", "bias", None, 0.5, readings="readings")
     kernel("a", "b", "out", scales=("of a", "of b"))
+    kernel("a", "b", "out", ends="ends")
     order = ("a", "b", "out", 132, True, 4, True, 1, False, None, None)
     none = None, None
     assert calls == [
-        (*order, *none, *none, *none),
-        (*order, "bias", None, 0.5, "readings", *none),
-        (*order, *none, *none, "of a", "of b"),
+        (*order, *none, *none, *none, None),
+        (*order, "bias", None, 0.5, "readings", *none, None),
+        (*order, *none, *none, "of a", "of b", None),
+        (*order, *none, *none, *none, "ends"),
     ]
     assert {len(given) for given in calls} == {len(ARGUMENTS)}
 

@@ -17,7 +17,7 @@ from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve import checks, kernels, launches, operands
+from hopper_gemm.serve import checks, grouped_mm, kernels, launches, operands
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.reference import finished, launch_torch
@@ -129,6 +129,7 @@ class Launches:
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(launches, "kernel_for", self.kernel)
+        grouped_mm._kernel.cache_clear()
         monkeypatch.setattr(launches, "load_padded", self._padded)
         monkeypatch.setattr(launches, "launch_torch", self._torch)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -148,12 +149,13 @@ class Launches:
             assert [*passed.values()][: len(ORDER)] == [*ORDER]
             added = [passed.pop(argument.name) for argument in FINISH]
             assert [*passed.values()][len(ORDER) :] == [None] * (len(passed) - len(ORDER))
-            assert operands.reaches(out) or scattered
+            assert operands.reaches(out if out.dim() == 2 else out[0]) or scattered
             for operand, axis in zip((a, b), problem.layouts, strict=True):
-                assert operands.reaches(operand if axis == "k" else operand.t())
+                matrix = operand if operand.dim() == 2 else operand[0]
+                assert operands.reaches(matrix if axis == "k" else matrix.t())
             if finish is None:
                 assert added == [None] * len(FINISH)
-                out.copy_(a @ b.t() if out.dtype == a.dtype else a.float() @ b.float().t())
+                out.copy_(a @ b.mT if out.dtype == a.dtype else a.float() @ b.float().mT)
             else:
                 bias, residual, scale = added
                 kind = "swiglu" if finish.gated else "linear"

@@ -1,4 +1,4 @@
-"""bmm gives torch's products of batches and their gradients, and launches matmul's kernel once for each matrix."""
+"""bmm gives torch's products of batches and their gradients, in one launch where TMA reaches every matrix."""
 
 from __future__ import annotations
 
@@ -132,16 +132,35 @@ def test_what_does_not_fit_is_refused_in_one_line(number):
 
 
 @pytest.mark.parametrize("case", batches())
-def test_each_matrix_is_one_launch_and_one_b_for_all_is_one_launch(by_python, case):
+def test_a_batch_is_one_launch_and_each_matrix_is_one_where_a_stride_is_zero(by_python, case):
     a, b = batches()[case]
     out = room._bmm(a, b)
     assert torch.allclose(out.float(), a.float() @ b.float(), atol=0.05, rtol=0.02)
     assert out.is_contiguous()
     rows = [problem.m for problem, _, _ in by_python.made]
-    assert rows == ([BATCH * M] if case in ("one b", "one b expanded") else [M] * len(a))
+    apart = case in ("one a", "one matrix") or not len(a)
+    assert rows == ([M] * len(a) if apart else [BATCH * M])
+    assert [getattr(problem, "groups", 1) for problem, _, _ in by_python.made] == (
+        [1] * len(rows) if apart or case.startswith("one b") else [BATCH]
+    )
 
 
-@pytest.mark.parametrize("case", ["rows", "columns", "batch inside", "one a"])
+@pytest.mark.parametrize("case", ["rows", "columns", "batch inside"])
+def test_a_batch_is_read_and_written_in_place(by_python, case):
+    a, b = batches()[case]
+    out = room._bmm(a, b, torch.float32)
+    (problem, _, product), (left, right) = by_python.made[0], by_python.read[0]
+    assert [left.data_ptr(), right.data_ptr(), product] == [a.data_ptr(), b.data_ptr(), out.data_ptr()]
+    assert (problem.dtype, problem.grouping, problem.groups) == ("bf16_fp32", "batch", BATCH)
+
+
+def test_a_batch_whose_k_is_cut_into_parts_has_the_bits_of_each_product(by_python):
+    a, b = normal(2, 8, 6144), normal(2, 6144, 64)
+    room._bmm(a, b, None, True)
+    assert [problem.batch_invariant for problem, _, _ in by_python.made] == [True, True]
+
+
+@pytest.mark.parametrize("case", ["one a"])
 def test_each_matrix_is_read_and_written_in_place(by_python, case):
     a, b = batches()[case]
     out = room._bmm(a, b, torch.float32, True)

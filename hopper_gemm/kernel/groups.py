@@ -1,0 +1,323 @@
+"""Groups: products of several matrices in one launch.
+
+    rows    C[rows of g] = A[rows of g] @ B[g]     rows of g: from the end of group g - 1 to ends[g], on the device
+    batch   C[g] = A[g] @ B[g]                     matrices of one size
+    depth   C[g] = A[:, k of g] @ B[k of g]        k of g: likewise; A contiguous along m, B along n
+
+A, B and C of groups have a third mode, the group, and TMA tensors of rank 3; A and C of ``rows`` have none in memory. A
+group of ``rows`` may end anywhere and may be empty. What a tile loads beyond its group belongs to the next one, and is
+not stored: an element of C depends on its own row of A alone. The store goes through a TMA tensor whose rows end at
+:data:`BEYOND` (:func:`ragged`): row r of a group that ends at row e is row ``BEYOND - e + r`` of plane e. In memory
+that is row r of C, and rows from e on are outside, where TMA stores nothing.
+
+What a stage of ``depth`` loads behind its group would be added: TMA reads zeros there, since the loads' depth ends at
+:data:`DEEP` (:func:`ragged_depth`). A load, unlike a store, refuses a base outside of the memory: :data:`DEEP` times
+:data:`WRAP` elements are 2^65 bytes, which wrap around to none. Depth i of a group of l that ends at e is depth
+``DEEP - l + i`` of planes (DEEP, e). An empty group loads one stage of zeros.
+
+Ends are data. They are clamped to the rows of C, and one that falls below an earlier one counts as that: whatever they
+are, nothing outside is read or written, and no row is written by two groups. Rows behind the last end are not written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cutlass
+from cutlass import Boolean, Int32, Int64, cute
+from cutlass.cute.arch.nvvm_wrappers import inline_ptx
+
+from hopper_gemm.kernel.bundle import Bundle
+from hopper_gemm.kernel.epilogue import Region
+from hopper_gemm.kernel.operand import Loads
+from hopper_gemm.kernel.pipeline import RingState
+from hopper_gemm.kernel.work import Item, Raster, TileScheduler, Walk
+from hopper_gemm.model import hopper
+from hopper_gemm.model.grouped import ROWS_MOST
+
+BEYOND = ROWS_MOST
+"""Rows and planes of C's ragged form."""
+
+DEEP, WRAP = 1 << 30, 1 << 34
+"""Depth and first plane of an operand's ragged form; elements between these planes, but for a pitch."""
+
+LAST = 2**31 - 1
+"""Number of a tile behind all others."""
+
+
+def behind(tensor: cute.Tensor) -> cute.Tensor:
+    """A tensor of groups with the group as its last mode; a matrix unchanged. On the host."""
+    if cute.rank(tensor) == 2:
+        return tensor
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 2, 0]))
+
+
+def ragged(c: cute.Tensor, swapped: bool) -> cute.Tensor:
+    """C, (m, n) or swapped (n, m), in its ragged form; see the module. On the host."""
+    pitch = Int64(c.stride[1 if swapped else 0])
+    shape, stride = ((c.shape[0], BEYOND), (1, pitch)) if swapped else ((BEYOND, c.shape[1]), (pitch, 1))
+    layout = cute.make_layout((*shape, BEYOND), stride=(*stride, pitch))
+    return cute.make_tensor(c.iterator + (-BEYOND * pitch), layout)
+
+
+def ragged_depth(operand: cute.Tensor) -> cute.Tensor:
+    """An operand (rows, k), contiguous along its rows, in its ragged form; see the module. On the host."""
+    pitch = Int64(operand.stride[1])
+    layout = cute.make_layout((operand.shape[0], DEEP, LAST, LAST), stride=(1, pitch, WRAP - pitch, pitch))
+    return cute.make_tensor(operand.iterator, layout)
+
+
+@dataclass(frozen=True)
+class GroupRaster(Raster):
+    """The order of the tiles of a launch with groups: group after group. In a group of a batch it is the raster's; in
+    one of rows, strips of ``abreast`` tiles across C, each from the first row to the last.
+
+    Args:
+        groups_in_all: their number.
+        by_matrix: divisor: the tiles of a matrix of a batch, or of C of a group along k; None for groups of rows.
+        ends: address of the groups' ends; None for a batch.
+        most: rows of C, or k.
+        across: cluster tiles across C.
+        abreast: of them that advance together.
+    """
+
+    groups_in_all: Int32 | None = None
+    by_matrix: Any = None
+    ends: Int64 | None = None
+    most: Int32 | None = None
+    across: Int32 | None = None
+    abreast: Int32 | None = None
+
+    @staticmethod
+    def of_batch(plain: Raster, clusters: Int32, count: Int32, ends: cute.Tensor | None, k: Int32) -> GroupRaster:
+        """The order of ``count`` matrices of C, each in a plain order; with ends of groups along k. On the host."""
+        every = plain.tiles * count
+        changed = vars(plain) | {"clusters": cutlass.min(clusters, every), "all_parts": every}
+        by_matrix, deep = cute.FastDivmodDivisorV2(plain.tiles), ends is not None
+        more = {"ends": ends.iterator.toint(), "most": k} if deep else {}
+        return GroupRaster(**_fields(changed), groups_in_all=count, by_matrix=by_matrix, **more)
+
+    @staticmethod
+    def of_rows(plain: Raster, clusters: Int32, ends: cute.Tensor, m: Int32, across: Int32, swizzle: Int32):
+        """The order of groups of rows, in launches of at most as many clusters as there can be tiles: each group but
+        one adds a row of tiles to those of all rows together, whose order is the plain one. On the host."""
+        count = cute.size(ends)
+        changed = vars(plain) | {"clusters": cutlass.min(clusters, plain.tiles + count * across)}
+        at, abreast = ends.iterator.toint(), cutlass.min(swizzle, across)
+        return GroupRaster(**_fields(changed), groups_in_all=count, ends=at, most=m, across=across, abreast=abreast)
+
+
+def _fields(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "_widths"}
+
+
+@dataclass(frozen=True)
+class GroupItem(Item):
+    """A tile of a group.
+
+    Args:
+        group: its number.
+        row, column: of C, with which the cluster tile of a group of rows begins.
+        end: of the group's rows; None for a batch.
+    """
+
+    group: Int32
+    row: Int32 | None = None
+    column: Int32 | None = None
+    end: Int32 | None = None
+
+    def of_loads(self, loads: Loads, swapped: bool) -> Loads:
+        """The loads of both operands in the item's group."""
+        own = () if self.end is not None else (self.group,)
+        planes = own, (self.group,)
+        return loads.of_group(*(planes[::-1] if swapped else planes), 0)
+
+    def region(self, region: Region, swapped: bool) -> Region:
+        """A region of C as the TMA store counts it."""
+        if self.end is None:
+            return replace(region, plane=self.group)
+        shift = BEYOND - self.end
+        side = {"column": region.column + shift} if swapped else {"row": region.row + shift}
+        return replace(region, plane=self.end, **side)
+
+
+@dataclass(frozen=True)
+class DepthItem(GroupItem):
+    """A tile of a group along k.
+
+    Args:
+        depth: elements of k of the group.
+        stop: where it ends.
+    """
+
+    depth: Int32 | None = None
+    stop: Int32 | None = None
+
+    def of_loads(self, loads: Loads, swapped: bool) -> Loads:
+        """The loads of both operands in the item's group."""
+        planes = Int32(DEEP), self.stop
+        return loads.of_group(planes, planes, DEEP - self.depth)
+
+
+@dataclass(frozen=True)
+class BatchWalk(Walk):
+    """Cluster c of C takes tiles c, c + C, ... of all matrices, matrix after matrix."""
+
+    def item(self, at: Int32) -> GroupItem:
+        """The item at a place."""
+        group, tile = divmod(at, self.raster.by_matrix)
+        return GroupItem(tile, 0, self.k_first, self.k_tiles, group)
+
+    def neighbours(self, at: Int32) -> tuple[Boolean, Boolean]:
+        """Return whether another consumer's tile precedes, and follows, the one at a place."""
+        return at >= self.raster.clusters, at + self.raster.clusters < self.raster.items
+
+
+@dataclass(frozen=True)
+class DepthWalk(BatchWalk):
+    """The same of groups along k, each with as many stages as it takes.
+
+    Args:
+        tile_k: elements of k of a stage.
+    """
+
+    tile_k: int
+
+    def item(self, at: Int32) -> DepthItem:
+        """The item at a place: of an empty group one stage."""
+        group, tile = divmod(at, self.raster.by_matrix)
+        start, stop = self._reached(group - 1), self._reached(group)
+        depth = stop - start
+        stages = cutlass.max((depth + (self.tile_k - 1)) // self.tile_k, Int32(1))
+        return DepthItem(tile, 0, 0, stages, group, depth=depth, stop=stop)
+
+    @cute.jit
+    def _reached(self, last: Int32) -> Int32:
+        """The largest end of the groups up to one, at least 0. By whole warps."""
+        reached, first = Int32(0), cute.arch.lane_idx()
+        while first - cute.arch.lane_idx() <= last:
+            reached = cutlass.max(reached, end_of(self.raster, cutlass.min(first, last)))
+            first = first + hopper.WARP_THREADS
+        return cute.arch.warp_redux_sync(reached, "max")
+
+
+@dataclass(frozen=True)
+class GroupPlace(Bundle):
+    """Place of a walk over groups of rows.
+
+    Args:
+        index: number of the tile.
+        group: to which it belongs; behind the last one if there is no such tile.
+        base: number of the group's first tile.
+        start, end: rows of the group.
+        total: tiles of all groups, where it is needed.
+    """
+
+    index: Int32
+    group: Int32
+    base: Int32
+    start: Int32
+    end: Int32
+    total: Int32 | int = 0
+
+
+@dataclass(frozen=True)
+class RowsWalk(Walk):
+    """Cluster c of C takes tiles c, c + C, ... of all groups of rows. A warp looks at 32 groups at once.
+
+    Args:
+        rows, columns: of C that a cluster tile covers.
+        counted: True if the number of all tiles is needed, as in pingpong.
+    """
+
+    rows: int
+    columns: int
+    counted: bool
+
+    def start(self, state: RingState) -> GroupPlace:
+        """The first place."""
+        zero = Int32(0)
+        before = GroupPlace(Int32(self.first), Int32(-1), zero, zero, zero)
+        total = self._sought(replace(before, index=Int32(LAST))).base if self.counted else 0
+        return self._sought(replace(before, total=total))
+
+    def more(self, at: GroupPlace) -> Boolean:
+        """Return True if there is an item at a place."""
+        return at.group < self.raster.groups_in_all
+
+    def item(self, at: GroupPlace) -> GroupItem:
+        """The item at a place."""
+        raster, number = self.raster, at.index - at.base
+        strip = self._down(at.end - at.start) * raster.abreast
+        left = number // strip * raster.abreast
+        width, within = cutlass.min(raster.abreast, raster.across - left), number % strip
+        step = within // width
+        row, column = at.start + step * self.rows, (left + within - step * width) * self.columns
+        return GroupItem(Int32(0), 0, self.k_first, self.k_tiles, at.group, row, column, at.end)
+
+    def next(self, at: GroupPlace, state: RingState) -> GroupPlace:
+        """The next place."""
+        return self._sought(replace(at, index=at.index + self.stride))
+
+    def neighbours(self, at: GroupPlace) -> tuple[Boolean, Boolean]:
+        """Return whether another consumer's tile precedes, and follows, the one at a place."""
+        return at.index >= self.raster.clusters, at.index + self.raster.clusters < at.total
+
+    def _down(self, rows: Int32) -> Int32:
+        return (rows + (self.rows - 1)) // self.rows
+
+    @cute.jit
+    def _sought(self, at: GroupPlace) -> GroupPlace:
+        """The place with the group to which its number belongs, which does not precede the place's own. By whole warps:
+        lane l looks at the l-th group behind, of which it needs the largest end and the sum of tiles so far."""
+        raster, lane = self.raster, cute.arch.lane_idx()
+        group, base, start, end = at.group, at.base, at.start, at.end
+        tiles = self._down(end - start) * raster.across
+        while (group < raster.groups_in_all) & (at.index >= base + tiles):
+            group, base = group + 1, base + tiles
+            own_end = cutlass.max(end_of(raster, cutlass.min(group + lane, raster.groups_in_all - 1)), end)
+            for apart in cutlass.range_constexpr(5):
+                own_end = cutlass.max(own_end, cute.arch.shuffle_sync_up(own_end, 1 << apart))
+            own_start = cutlass.select_(lane == 0, end, cute.arch.shuffle_sync_up(own_end, 1))
+            own_tiles = self._down(own_end - own_start) * raster.across
+            through = own_tiles
+            for apart in cutlass.range_constexpr(5):
+                before = cute.arch.shuffle_sync_up(through, 1 << apart)
+                through = through + cutlass.select_(lane >= 1 << apart, before, Int32(0))
+            past = Int32(cute.arch.popc(cute.arch.vote_ballot_sync(Boolean(base + through <= at.index))))
+            hit = cutlass.min(past, Int32(hopper.WARP_THREADS - 1))
+            group, base = group + hit, base + cute.arch.shuffle_sync(through - own_tiles, hit)
+            tiles = cute.arch.shuffle_sync(own_tiles, hit)
+            start, end = cute.arch.shuffle_sync(own_start, hit), cute.arch.shuffle_sync(own_end, hit)
+        return GroupPlace(at.index, group, base, start, end, at.total)
+
+
+def end_of(raster: GroupRaster, group: Int32) -> Int32:
+    """Where a group ends, at most at the end of all."""
+    at = raster.ends + Int64(group) * 4
+    end = inline_ptx("ld.global.nc.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[at])
+    return cutlass.min(end, raster.most)
+
+
+@dataclass(frozen=True)
+class GroupScheduler(TileScheduler):
+    """The tiles of a CTA of a launch with groups, by the static scheduler."""
+
+    def origin(self, item: GroupItem) -> tuple[Int32, Int32]:
+        """Row and column of the output tile of the thread's CTA, as the tile counts them; in a matrix of a batch."""
+        if item.end is None:
+            return super().origin(item)
+        row, column = (item.column, item.row) if self.config.swap_ab else (item.row, item.column)
+        return row + self.place.rank_m * self.covers[0], column + self.place.rank_n * self.covers[1]
+
+    def static(self, number: Int32 | None = None) -> Walk:
+        """The static walk; for a pingpong consumer every other item."""
+        plain = vars(super().static(number))
+        if self.raster.by_matrix is not None:
+            deep = self.raster.ends is not None
+            return DepthWalk(**plain, tile_k=self.config.tile_k) if deep else BatchWalk(**plain)
+        rows, columns = self.covers[0] * self.config.cluster_m, self.covers[1] * self.config.cluster_n
+        if self.config.swap_ab:
+            rows, columns = columns, rows
+        return RowsWalk(**plain, rows=rows, columns=columns, counted=number is not None)

@@ -1,0 +1,80 @@
+"""Problems of several matrices that one launch multiplies: groups of rows with a matrix of B each, and batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem, shown
+
+GROUPINGS = ("rows", "batch", "depth")
+"""``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
+for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own."""
+
+ROWS_MOST = 1 << 24
+"""More rows than a product of groups has, counted over all groups."""
+
+
+@dataclass(frozen=True)
+class GroupedProblem(GemmProblem):
+    """C[rows of g] = A[rows of g] @ B[g] for every group g; C[g] = A[:, k of g] @ B[k of g] of groups along k. How much
+    a group has is data, and no part of it.
+
+    Args:
+        m: rows of A and C, of all groups together; along k of each.
+        n: of each group.
+        k: of each group; along k of all together.
+        groups: their number.
+        grouping: of :data:`GROUPINGS`.
+
+    Raises:
+        ValueError: as of :class:`GemmProblem`; no groups, or an m of a batch that they do not divide.
+
+    Example:
+        >>> GroupedProblem(32768, 4096, 7168, groups=8).rows
+        4096
+    """
+
+    groups: int = 1
+    grouping: str = "rows"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if type(self.groups) is not int or self.groups < 1:
+            raise ValueError(f"groups must be a positive integer but got {shown(self.groups)}; give their number")
+        if self.grouping not in GROUPINGS:
+            raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)} but got {shown(self.grouping)}")
+        if self.grouping == "batch" and self.m % self.groups:
+            raise ValueError(f"m must be a multiple of groups in a batch but got {self.m} of {self.groups}")
+        if self.grouping == "rows" and self.m >= ROWS_MOST:
+            raise ValueError(f"m must be below {ROWS_MOST} in groups but got {self.m}; multiply it in parts")
+        if self.dtype in FP8_DTYPES:
+            raise ValueError(f"groups must have operands of 16 bits but got {self.dtype}; take bf16 or fp16")
+
+    @property
+    def rows(self) -> int:
+        """Rows of C of a group, in the mean, rounded up."""
+        return self.m if self.grouping == "depth" else -(-self.m // self.groups)
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes through device memory: A and every B read once, every C written once."""
+        more = self.out_bytes * self.m * self.n if self.grouping == "depth" else 2 * self.n * self.k
+        return super().bytes + (self.groups - 1) * more
+
+    def dense(self, rows: int, columns: int) -> GemmProblem:
+        """The dense problem of as many tiles of rows by columns of C as groups of one size have: all groups side by
+        side along the longer of a group's m and n, each filled up to whole tiles there.
+
+        Example:
+            >>> str(GroupedProblem(64, 96, 256, groups=4).dense(64, 128))
+            '16x512x256'
+        """
+        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.grouping == "depth" else self.k
+        if m > n:
+            m = self.groups * (-(-m // rows) * rows)
+        else:
+            n = self.groups * (-(-n // columns) * columns)
+        return GemmProblem(m, n, k, self.dtype, self.layouts)
+
+    def __str__(self) -> str:
+        return f"{self.groups} {self.grouping} of {super().__str__()}"

@@ -1,0 +1,43 @@
+"""Kernels of groups compile for sm_90a without a spill, with the instructions that their config asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper_gemm.compiler.compile import compile_kernel
+from hopper_gemm.compiler.cubin import read_cubin
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
+from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.legality import reasons
+
+pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
+
+KERNELS = [
+    ("kk", "bf16", {}),
+    ("kn", "bf16", {}),
+    ("kn", "fp16", {"tile_m": 128}),
+    ("kn", "bf16_fp32", {"tile_m": 128, "cluster_n": 2}),
+    ("kn", "bf16", {"tile_m": 64, "schedule": "pingpong"}),
+    ("kk", "bf16", {"tile_m": 128, "schedule": "pingpong", "cluster_m": 2, "swap_ab": True}),
+    ("kk", "bf16", {"tile_m": 128, "tile_n": 16, "swap_ab": True}),
+    ("kk", "bf16", {"tile_m": 128, "tile_n": 256, "staging": "ring"}),
+]
+
+
+CASES = [(grouping, *case) for grouping in GROUPINGS[:2] for case in KERNELS]
+CASES += [
+    ("batch", "mn", "bf16", {}),
+    ("depth", "mn", "bf16_fp32", {}),
+    ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True}),
+]
+
+
+@pytest.mark.parametrize(("grouping", "layouts", "dtype", "values"), CASES)
+def test_kernels_of_groups_have_the_wgmma_and_the_waits_of_their_config_and_no_spill(grouping, layouts, dtype, values):
+    kernel = resolve(GemmConfig(**values))
+    assert reasons(kernel, GroupedProblem(4096, 1024, 4096, dtype, layouts, groups=8, grouping=grouping)) == []
+    report = read_cubin(compile_kernel(kernel, dtype, layouts, grouping=grouping).cubin)
+    assert not report.spills
+    assert report.wgmma % kernel.wgmma_per_stage == 0 < report.wgmma
+    assert report.wgmma_waits <= kernel.wgmma_waits

@@ -1,0 +1,297 @@
+"""Groups on a GPU: products right whatever the routing, nothing else written, and rows that do not know each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hopper_gemm
+from hopper_gemm.compiler.loader import load
+from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GroupedProblem
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.tune.measure.correctness import same_bits
+from tests.each import each
+from tests.serve.test_ops import near
+
+pytestmark = pytest.mark.gpu
+
+ROUTINGS = {
+    "uneven": [1, 300, 64, 7, 129, 500, 0, 22],
+    "empty": [0, 0, 511, 0, 0, 512, 0, 0],
+    "one hot": [0, 0, 0, 1023, 0, 0, 0, 0],
+    "all empty": [0] * 8,
+    "single rows": [1] * 8,
+    "aligned": [128] * 8,
+    "of 70 groups": [5, 0, 63] * 23 + [17],
+    "of 130 groups": [0] * 40 + [3] * 50 + [200, 0] + [1] * 38,
+}
+"""Rows of each group."""
+
+KERNELS = {
+    "cooperative": GemmConfig(256, 128),
+    "pingpong": GemmConfig(64, 128, schedule="pingpong"),
+    "pingpong swapped": GemmConfig(128, 96, schedule="pingpong", swap_ab=True),
+    "cluster along m": GemmConfig(128, 128, cluster_m=2),
+    "cluster along n": GemmConfig(128, 128, cluster_n=2),
+    "pingpong in a cluster": GemmConfig(128, 128, schedule="pingpong", cluster_m=2),
+    "swapped": GemmConfig(128, 16, swap_ab=True),
+    "narrow": GemmConfig(64, 16),
+    "ring": GemmConfig(128, 256, staging="ring"),
+    "of two CTAs": GemmConfig(128, 64, ctas_per_sm=2, stages=4),
+}
+M, N, K = 264, 392, 328
+"""No multiple of a tile."""
+
+LAYOUTS = ("kk", "kn")
+
+
+def problem_of(m: int, groups: int, layouts: str = "kn", dtype: str = "bf16", grouping: str = "rows") -> GroupedProblem:
+    """A problem of N and K."""
+    return GroupedProblem(m, N, K, dtype, layouts, groups=groups, grouping=grouping)
+
+
+CASES = [
+    (name, layouts) for name in KERNELS for layouts in LAYOUTS if is_legal(KERNELS[name], problem_of(8, 1, layouts))
+]
+
+DEEP = [name for name in KERNELS if is_legal(KERNELS[name], GroupedProblem(M, N, 1000, layouts="mn", grouping="depth"))]
+"""Kernels of groups along k."""
+
+
+def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32") -> GroupedProblem:
+    """A problem of M and N with groups along k."""
+    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping="depth")
+
+
+def kernels() -> list[KernelId]:
+    """Those of the cases, of rows, of batches, and along k."""
+    return [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
+        KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
+        for name, layouts in CASES
+        for grouping in ("rows", "batch")
+    ]
+
+
+def ends_of(rows: list[int]) -> torch.Tensor:
+    """Where groups of so many rows end."""
+    return torch.tensor(rows, device="cuda").cumsum(0, dtype=torch.int32)
+
+
+def operands(m: int, groups: int, layouts: str = "kn", k: int = K, n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (m, k), and B (groups, n, k), contiguous as the layouts say."""
+    generator = torch.Generator("cuda").manual_seed(m + groups)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator).bfloat16()
+
+    a = normal(m, k) if layouts[0] == "k" else normal(k, m).t()
+    return a, normal(groups, n, k) if layouts[1] == "k" else normal(groups, k, n).mT
+
+
+def exact(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """The product in fp64, of B (groups, n, k); NaN behind the last end."""
+    out, start = a.new_full((a.shape[0], b.shape[1]), float("nan"), dtype=torch.float64), 0
+    for group, end in enumerate(ends):
+        end = max(start, min(end, a.shape[0]))
+        out[start:end] = a[start:end].double() @ b[group].double().t()
+        start = end
+    return out
+
+
+def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> bool:
+    """Return True if rows of groups are right and the others, which were NaN, were not touched."""
+    wanted = exact(a, b, ends)
+    outside = wanted.isnan()
+    return bool(result[outside].isnan().all()) and near(result.nan_to_num(), wanted.nan_to_num(), torch.bfloat16)
+
+
+@each("name, layouts", CASES)
+def test_every_kernel_multiplies_every_routing_and_touches_no_other_row(name, layouts):
+    for rows in ROUTINGS.values():
+        used = sum(rows)
+        m = -(-used // 8) * 8 + 24  # guard rows behind the last group
+        a, b = operands(m, len(rows), layouts)
+        kernel = load(KERNELS[name], problem_of(m, len(rows), layouts))
+        out, ends = torch.full((m, N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
+        kernel(a, b, out, ends=ends)
+        assert right(out, a, b, ends.tolist()), rows
+
+
+@each("name, layouts", CASES)
+def test_a_value_that_is_no_number_stays_in_its_row(name, layouts):
+    rows = ROUTINGS["uneven"]
+    m = -(-sum(rows) // 8) * 8
+    a, b = operands(m, len(rows), layouts)
+    a[301] = float("nan")
+    kernel, out = load(KERNELS[name], problem_of(m, len(rows), layouts)), torch.zeros(m, N, device="cuda").bfloat16()
+    kernel(a, b, out, ends=ends_of(rows))
+    assert out.isnan().any(1).nonzero().tolist() == [[301]]
+
+
+@pytest.mark.parametrize("ends", [[500, 100, 700], [-5, 900, 2000], [2**31 - 1, 0, 5], [-(2**31), -1, 3], [0, 0, -7]])
+@pytest.mark.parametrize("name", KERNELS)
+def test_offsets_that_are_wrong_are_clamped(name, ends):
+    a, b = operands(800, 3)
+    memory = torch.full((1200, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+    kernel = load(KERNELS[name], problem_of(800, 3))
+    kernel(a, b, memory[200:1000], ends=torch.tensor(ends, device="cuda", dtype=torch.int32))
+    assert right(memory[200:1000], a, b, ends)
+    assert bool(memory[:200].isnan().all() & memory[1000:].isnan().all())
+
+
+@pytest.mark.parametrize(("batch", "m"), [(2, 1000), (37, 72), (300, 8)])
+@each("name, layouts", CASES)
+def test_every_kernel_multiplies_batches(name, layouts, batch, m):
+    generator = torch.Generator("cuda").manual_seed(batch)
+    a = torch.randn(batch, m, K, device="cuda", generator=generator).bfloat16()
+    a = a if layouts[0] == "k" else a.mT.contiguous().mT
+    _, b = operands(m, batch, layouts)
+    out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+    load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"))(a, b, out)
+    assert near(out, a.double() @ b.double().mT, torch.bfloat16)
+
+
+def deep_operands(k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (k, m) and B (k, n)."""
+    generator = torch.Generator("cuda").manual_seed(k)
+    return tuple(torch.randn(k, size, device="cuda", generator=generator).bfloat16() for size in (M, N))
+
+
+def exact_deep(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """The products in fp64 of groups along k, of A (k, m)."""
+    out, start = [], 0
+    for end in ends:
+        end = max(start, min(end, len(a)))
+        out.append(a[start:end].double().t() @ b[start:end].double())
+        start = end
+    return torch.stack(out)
+
+
+@each("name", DEEP)
+def test_every_kernel_multiplies_groups_along_k_and_adds_nothing_of_another(name):
+    """What is behind the last group, and a group of numbers that are none, reach no other product."""
+    for rows in ROUTINGS.values():
+        used = sum(rows)
+        a, b = deep_operands(used + 24)
+        a[used:] = float("nan")
+        b[used:] = float("inf")
+        out, ends = torch.full((len(rows), M, N), float("nan"), device="cuda"), ends_of(rows)
+        kernel = load(KERNELS[name], deep_problem(used + 24, len(rows)))
+        kernel(a.t(), b.t(), out, ends=ends)
+        assert torch.allclose(out.double(), exact_deep(a, b, ends.tolist()), rtol=1e-4, atol=1e-3), rows
+        fullest = rows.index(max(rows))
+        if max(rows):
+            a[ends[fullest] - 1] = float("nan")
+            kernel(a.t(), b.t(), out, ends=ends)
+            assert out.isnan().any(2).any(1).nonzero().tolist() == [[fullest]]
+
+
+@pytest.mark.parametrize("ends", [[500, 100, 700], [-5, 900, 2000], [2**31 - 1, 0, 5], [-(2**31), -1, 3], [0, 0, -7]])
+def test_offsets_along_k_that_are_wrong_are_clamped(ends):
+    a, b = deep_operands(800)
+    out = torch.full((3, M, N), float("nan"), device="cuda")
+    load(KERNELS["cooperative"], deep_problem(800, 3))(
+        a.t(), b.t(), out, ends=torch.tensor(ends, device="cuda", dtype=torch.int32)
+    )
+    assert torch.allclose(out.double(), exact_deep(a, b, ends), rtol=1e-4, atol=1e-3)
+
+
+# The functions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_grouped_mm_is_the_product_of_each_group(routing, dtype):
+    rows = ROUTINGS[routing]
+    a, b = (tensor.to(dtype) for tensor in operands(sum(rows) or 5, len(rows)))
+    ends = ends_of(rows)
+    with hopper_gemm.fallback("never"):
+        out = hopper_gemm.grouped_mm(a, b.mT, offs=ends)
+        wide = hopper_gemm.grouped_mm(a, b.mT, offs=ends, out_dtype=torch.float32)
+    used, wanted = sum(rows), exact(a, b, ends.tolist())
+    assert near(out[:used], wanted[:used], dtype)
+    assert wide.dtype == torch.float32
+    assert near(wide[:used], wanted[:used], dtype)
+
+
+def test_operands_that_tma_cannot_reach_are_copied():
+    rows = ROUTINGS["uneven"]
+    a, b = operands(sum(rows), len(rows))
+    memory_a, memory_b = a.new_zeros(a.numel() + 1), b.new_zeros(b.numel() + 1)
+    odd_a, odd_b = memory_a[1:].view(a.shape).copy_(a), memory_b[1:].view(b.shape).copy_(b)
+    ends = torch.cat((torch.zeros(1, device="cuda", dtype=torch.int32), ends_of(rows)))[1:]
+    first = hopper_gemm.grouped_mm(a, b.mT, offs=ends.clone())
+    assert near(hopper_gemm.grouped_mm(odd_a, odd_b.mT, offs=ends), first.double(), torch.bfloat16)
+    assert near(hopper_gemm.grouped_mm(a.t().contiguous().t(), b.mT, offs=ends), first.double(), torch.bfloat16)
+
+
+def test_gradients_are_those_of_each_group():
+    rows = ROUTINGS["uneven"]
+    a, b = operands(sum(rows), len(rows))
+    ends = ends_of(rows)
+    a.requires_grad_()
+    weight = b.mT.detach().requires_grad_()
+    out = hopper_gemm.grouped_mm(a, weight, offs=ends)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        slope, taken = gradient[start:end].double(), a[start:end].double()
+        assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
+        assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
+        start = end
+
+
+def test_a_row_has_the_same_bits_whatever_the_routing_of_the_others():
+    tokens, groups, generator = 1000, 16, torch.Generator("cuda").manual_seed(1)
+    x, (_, b) = torch.randn(tokens, 1024, device="cuda", generator=generator).bfloat16(), operands(8, groups, k=1024)
+    alone = torch.stack(
+        [hopper_gemm.grouped_mm(x, b.mT, offs=ends_of([0] * g + [tokens] + [0] * (15 - g))) for g in range(16)]
+    )
+    for number in range(50):
+        chosen = torch.randint(0, groups if number % 2 else 2, (tokens,), device="cuda", generator=generator)
+        order = chosen.argsort(stable=True)
+        ends = torch.bincount(chosen, minlength=groups).cumsum(0, dtype=torch.int32)
+        out = hopper_gemm.grouped_mm(x[order], b.mT, offs=ends)
+        assert same_bits(out, alone[chosen[order], order])
+
+
+def test_a_captured_graph_follows_offsets_that_change():
+    a, b = operands(1048, 8)
+    ends = ends_of([131] * 8)
+    hopper_gemm.grouped_mm(a, b.mT, offs=ends)  # loads the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = hopper_gemm.grouped_mm(a, b.mT, offs=ends)
+    for rows in ROUTINGS.values():
+        if len(rows) == 8:
+            ends.copy_(ends_of(rows))
+            out.fill_(float("nan"))
+            graph.replay()
+            assert right(out, a, b, ends.tolist())
+
+
+def test_a_compiled_call_has_the_bits_of_the_eager_one():
+    rows = ROUTINGS["aligned"]
+    a, b = operands(sum(rows), len(rows))
+    ends = ends_of(rows)
+    layer = torch.compile(lambda a, b, ends: hopper_gemm.grouped_mm(a, b, offs=ends).relu(), fullgraph=True)
+    assert torch.equal(layer(a, b.mT, ends), hopper_gemm.grouped_mm(a, b.mT, offs=ends).relu())
+
+
+BMM = [(32, 2048, 2048, 128), (32, 2048, 128, 2048), (128, 512, 512, 64), (128, 512, 64, 512), (16, 1, 512, 128)]
+BMM += [(128, 16, 512, 128), (128, 16, 128, 512), (8, 1024, 1024, 1024), (64, 256, 256, 256), (1024, 64, 64, 64)]
+
+
+@pytest.mark.parametrize(("batch", "m", "n", "k"), BMM)
+def test_bmm_is_one_launch_and_right(batch, m, n, k):
+    a, b = (torch.randn(batch, *shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
+    hopper_gemm.bmm(a, b)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        out = hopper_gemm.bmm(a, b)
+        torch.cuda.synchronize()
+    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    assert len(launched) == 1
+    assert torch.allclose(out.double(), a.double() @ b.double(), rtol=0.008, atol=5e-3)

@@ -1,0 +1,223 @@
+"""grouped_mm takes what torch's takes, gives each group's product and gradients, and refuses the rest in one line."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import hopper_gemm
+from hopper_gemm.serve import grouped_mm as room
+from hopper_gemm.serve.checks import UnsupportedError
+from tests.serve.refusal import refused_in_one_line
+from tests.serve.test_ops import near
+
+functional = torch.nn.functional
+needs_torch = pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm")
+
+GROUPS, ROWS, N, K = 4, 40, 48, 32
+operator = torch.ops.hopper_gemm.grouped_mm
+
+
+def operands(dtype=torch.bfloat16, ends=(3, 3, 31, ROWS)):
+    """a (rows, k), b (groups, k, n) as transposed weights, and where groups end."""
+    a, b = torch.randn(ROWS, K).to(dtype), torch.randn(GROUPS, N, K).to(dtype).mT
+    return a, b, torch.tensor(ends, dtype=torch.int32)
+
+
+def exact(a, b, ends):
+    out, start = a.new_zeros(ROWS, N, dtype=torch.float64), 0
+    for group, end in enumerate(ends.tolist()):
+        end = max(start, min(end, ROWS))
+        out[start:end] = a[start:end].double() @ b[group].double()
+        start = end
+    return out
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A stand-in for a GPU: the operator of CPU tensors runs what it runs there, and launches are noted."""
+    made = []
+
+    def kernel_for(problem, device):
+        def launch(a, b, out, ends=None):
+            made.append((problem, a, b, out, ends))
+            out.copy_(room._on_cpu(a, b.mT, ends, out.dtype))
+
+        return launch
+
+    monkeypatch.setattr(room.launches, "kernel_for", kernel_for)
+    monkeypatch.setattr(room, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    room._kernel.cache_clear()
+    yield made
+    room._kernel.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_a_call_is_one_launch_whose_problem_knows_no_routing(gpu, dtype, out_dtype):
+    for ends in ((3, 3, 31, 40), (0, 0, 0, 40), (10, 20, 30, 40)):
+        a, b, offs = operands(dtype, ends)
+        out = room._on_gpu(a, b, offs, out_dtype)
+        assert out.dtype == out_dtype or dtype
+        assert near(out, exact(a, b, offs), dtype)
+    problems = {problem for problem, *_ in gpu}
+    ((m, n, k, groups, layouts),) = {(one.m, one.n, one.k, one.groups, one.layouts) for one in problems}
+    assert (m, n, k, groups, layouts) == (ROWS, N, K, GROUPS, "kk")
+    assert len(gpu) == 3
+
+
+def test_operands_are_read_in_place_and_b_along_either_axis(gpu):
+    a, b, offs = operands()
+    rows = b.contiguous()
+    for left, right, layouts in ((a, b, "kk"), (a, rows, "kn")):
+        room._on_gpu(left, right, offs)
+        problem, read_a, read_b, _, ends = gpu[-1]
+        assert problem.layouts == layouts
+        assert [read_a.data_ptr(), read_b.data_ptr(), ends.data_ptr()] == [
+            left.data_ptr(), right.data_ptr(), offs.data_ptr()
+        ]  # fmt: skip
+
+
+def test_what_tma_cannot_reach_is_copied(gpu):
+    a, b, offs = operands()
+    memory = a.new_zeros(a.numel() + 1)
+    odd = memory[1:].view(a.shape).copy_(a)
+    ends = torch.cat((torch.zeros(1, dtype=torch.int32), offs))[1:]
+    out = room._on_gpu(odd, b[:1].expand(GROUPS, K, N), ends)
+    assert near(out, exact(a, b[:1].expand(GROUPS, K, N), offs), torch.bfloat16)
+    _, left, right, _, read = gpu[-1]
+    assert not any(tensor.data_ptr() % 16 for tensor in (left, right, read))
+    assert right.stride(0) == N * K
+    room._on_gpu(a.t().contiguous().t(), b, offs)  # groups begin at rows off multiples of 16 bytes
+    assert gpu[-1][0].layouts == "kk"
+
+
+@pytest.mark.parametrize(("rows", "groups", "n", "k"), [(0, 4, 8, 8), (4, 0, 8, 8), (4, 2, 0, 8), (4, 2, 8, 0)])
+def test_products_of_nothing_are_empty_or_zero(gpu, rows, groups, n, k):
+    a, b = torch.randn(rows, k).bfloat16(), torch.randn(groups, k, n).bfloat16()
+    out = room._on_gpu(a, b, torch.full((groups,), rows, dtype=torch.int32))
+    assert out.shape == (rows, n)
+    assert not out.any()
+    assert gpu == []
+
+
+def test_offsets_that_fall_or_exceed_the_rows_are_clamped():
+    a, b, offs = operands(ends=(20, 5, -3, 90))
+    out = operator(a, b, offs)
+    assert near(out, exact(a, b, offs), torch.bfloat16)
+    assert near(out[20:], a[20:].double() @ b[3].double(), torch.bfloat16)
+
+
+def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
+    a, _, offs = operands()
+    b = torch.randn(ROWS, N).bfloat16()
+    right = torch.stack([a[s:e].double().t() @ b[s:e].double() for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))])
+    for left in (a.t(), a.t().contiguous()):
+        out = room._on_gpu(left, b, offs, torch.float32)
+        assert torch.allclose(out.double(), right, atol=1e-4)
+    problem, read_a, read_b, _, _ = gpu[0]
+    assert (problem.grouping, problem.layouts, problem.m, problem.k) == ("depth", "mn", K, ROWS)
+    assert [read_a.data_ptr(), read_b.data_ptr()] == [a.data_ptr(), b.data_ptr()]
+    assert gpu[1][1].stride() == (1, K)
+
+
+def test_gradients_of_groups_along_k_are_those_of_float64():
+    a, _, offs = operands()
+    a, b = a.t().detach().requires_grad_(), torch.randn(ROWS, N).bfloat16().requires_grad_()
+    out = operator(a, b, offs)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    parts = [wide[0][:, s:e] @ wide[1][s:e] for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))]
+    torch.stack(parts).backward(gradient.double())
+    assert near(a.grad, wide[0].grad, torch.bfloat16)
+    assert near(b.grad, wide[1].grad, torch.bfloat16)
+
+
+def test_gradients_are_those_of_float64():
+    a, b, offs = operands()
+    b = b.contiguous()
+    a.requires_grad_()
+    b.requires_grad_()
+    out = operator(a, b, offs)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    torch.cat([wide[0][s:e] @ wide[1][g] for g, (s, e) in enumerate(((0, 3), (3, 3), (3, 31), (31, 40)))]).backward(
+        gradient.double()
+    )
+    assert near(a.grad, wide[0].grad, torch.bfloat16)
+    assert near(b.grad, wide[1].grad, torch.bfloat16)
+    (alone,) = torch.autograd.grad(operator(a, b.detach(), offs).sum(), a)
+    assert alone.shape == a.shape
+
+
+def test_the_operator_is_what_torch_asks_of_one():
+    a, b, offs = operands()
+    torch.library.opcheck(operator.default, (a, b, offs))
+    torch.library.opcheck(operator.default, (a, b, offs, torch.float32))
+    given = a.requires_grad_(), b.detach().requires_grad_(), offs
+    torch.library.opcheck(operator.default, given)
+    torch.library.opcheck(operator.default, (a.detach().t(), torch.randn(ROWS, N).bfloat16(), offs))
+
+
+def test_a_compiled_call_makes_no_break_and_serves_all_numbers_of_rows():
+    counter = CompileCounter()
+    layer = torch.compile(lambda a, b, offs: operator(a, b, offs).relu(), fullgraph=True, dynamic=True, backend=counter)
+    for rows in (40, 24, 17):
+        a, (_, b, offs) = torch.randn(rows, K).bfloat16(), operands()
+        assert torch.equal(layer(a, b, offs), operator(a, b, offs).relu())
+    assert counter.frame_count == 1
+    with FakeTensorMode():
+        a, b, offs = operands()
+        assert hopper_gemm.grouped_mm(a, b, offs=offs).shape == (ROWS, N)
+        assert hopper_gemm.grouped_mm(a, b, offs=offs, out_dtype=torch.float32).dtype == torch.float32
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_the_kernel_cannot_run_torch_runs_unless_nothing_may(dtype):
+    a, b, offs = operands(dtype)
+    assert torch.equal(hopper_gemm.grouped_mm(a, b, offs=offs), functional.grouped_mm(a, b, offs=offs))
+    for given in ((a, b), (a.t(), torch.randn(ROWS, N).to(dtype))):
+        with hopper_gemm.fallback("never"), pytest.raises(UnsupportedError, match="must"):
+            hopper_gemm.grouped_mm(*given, offs=offs)
+        with hopper_gemm.batch_invariant(), pytest.raises(UnsupportedError, match="must"):
+            hopper_gemm.grouped_mm(*given, offs=offs)
+
+
+def test_two_batches_are_a_batched_product():
+    a, b = torch.randn(3, 8, K).bfloat16(), torch.randn(3, K, N).bfloat16()
+    assert torch.equal(hopper_gemm.grouped_mm(a, b), hopper_gemm.bmm(a, b))
+
+
+def wrong_calls():
+    """Calls that are refused, each with the error and its words."""
+    a, b, offs = operands()
+    fits = r"mat_a and mat_b must be \(rows, k\) and \(groups, k, n\) or \(m, k\) and \(k, n\) but got"
+    public = hopper_gemm.grouped_mm
+    return [
+        (lambda: operator(a, b.mT, offs), ValueError, fits),
+        (lambda: operator(a[None], b, offs), ValueError, fits),
+        (lambda: operator(a, b.half(), offs), TypeError, "must both be bfloat16 or both float16"),
+        (lambda: operator(a, b, offs.long()), ValueError, r"offs must be \(4,\) torch.int32, the end of each group"),
+        (lambda: operator(a, b, offs[:3]), ValueError, r"offs must be \(4,\) torch.int32.* but is \(3,\)"),
+        (lambda: operator(a, b, offs.to("meta")), ValueError, "must be on one device"),
+        (lambda: operator(a, b, offs, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
+        (lambda: operator(a[:, :28], b[:, :28], offs), ValueError, "k must be a multiple of 8 in groups but got 28"),
+        (lambda: operator(a, b[..., :44], offs), ValueError, "n must be a multiple of 8 in groups but got 44"),
+        (lambda: public(a, b), TypeError, "offs must be an int32 tensor for a 2-D operand but is None"),
+        (lambda: public(a, None, offs=offs), TypeError, "mat_b must be a torch tensor but is 'NoneType'"),
+        (lambda: public(a, b, offs=offs, bias=a), ValueError, "bias must be None"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(wrong_calls())))
+def test_what_does_not_fit_is_refused_in_one_line(number):
+    refused_in_one_line(*wrong_calls()[number])
