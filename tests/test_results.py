@@ -37,6 +37,10 @@ PAGED = [path for path in FOLDERS if path.is_relative_to(H200)]
 ROWS = 15_628
 """Rows that were recorded in version 1 of the schema; all of them still read."""
 
+BEFORE_PARTS = {"split-k", "rivals", "split-k-again", "deep-k", "part-order", "rotate-deep"}
+"""Studies from before a launch set the number of parts: their chunks, where left open, were as narrow as many parts are
+many."""
+
 BEFORE_PREFETCH = {"early-long"}
 """Recorded while a prefetch into the L2 was legal with PDL alone."""
 
@@ -75,6 +79,15 @@ def test_every_recorded_study_reads_with_unique_rows_in_its_contexts_and_with_pa
     assert all(contexts & set(place.split()) for place in study.provenance.get("noise", {}))
 
 
+def _of_any_chunks(points):
+    """Points without what a number of parts once chose, and without parts that take turns along k, now refused."""
+    for *others, config in points:
+        if not config.parts_at_launch:
+            yield *others, config
+        elif not all_values(config)["interleave_k"]:
+            yield *others, config.but(epi_n=0, epi_buffers=0)
+
+
 @each("folder", GRIDS, ids=name)
 def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder):
     study = read(folder)
@@ -89,6 +102,8 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
     rows = study.stage("sweep")
     found = {(row.point.problem, row.point.data, row.point.regime, row.point.config) for row in rows}
     assert len(found) == len(rows)
+    if plain in BEFORE_PARTS:
+        asked, found = (set(_of_any_chunks(of)) for of in (asked, found))
     assert found <= asked if spec.sampled or plain in UNFINISHED else found == asked
     for row in rows:
         needed = {"speedup", "time_us", "sm_mhz", "tensor_active", "rel_err"}
@@ -114,7 +129,7 @@ def test_figures_of_a_row_agree_with_each_other(folder):
     apart = (frame["baseline_us"] / frame["time_us"] / frame["speedup"] - 1).abs()
     assert (apart <= (frame["speedup_high"] - frame["speedup_low"]).clip(lower=0.02)).all()
     assert frame["speedup"].between(frame["speedup_low"], frame["speedup_high"]).all()
-    assert frame["tensor_active"].between(1, 100).all()
+    assert frame["tensor_active"].between(0.1, 100).all()
     errors = {"bf16": (1.5e-3, 2.5e-3), "fp16": (1.5e-4, 4e-4)}
     assert all(part["rel_err"].between(*errors[dtype]).all() for dtype, part in frame.groupby("dtype"))
     assert frame[frame["regime"] == "steady"]["watts"].between(200, 720).all()
