@@ -90,17 +90,6 @@ def test_depths_2_and_4_are_as_busy_at_equal_bytes_ahead_on_the_long_problem_onl
 
 
 @pytest.mark.results
-def test_what_more_kernels_than_112_save_by_prediction_and_on_searched_problems_stands_on_the_page():
-    """The page on the menu says both."""
-    sizes = pd.read_csv(ROOT / "results/measurements/menu.csv").set_index("size")
-    text = " ".join((ROOT / "docs/menu.md").read_text().split())
-    assert (sizes.loc[112] - sizes.loc[256])[["map_mean", "held_out_mean"]].max() < 0.007
-    assert "more kernels than 112 save less than 0.7 %" in text
-    assert sizes["judging_mean"][256] < sizes["judging_mean"][112] / 2
-    assert "256 would more than halve the loss" in text
-
-
-@pytest.mark.results
 def test_two_tiles_take_longer_for_a_row_in_the_second_than_where_the_rows_fill_both():
     """Where the last tile reaches out, tiles of 96 rows take at least twice as long, tiles of 64 less; where it moves
     back, as long. The ratios are those of the table."""
