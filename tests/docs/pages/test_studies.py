@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from math import log
 
-import pandas as pd
 import pytest
 
 from docs.generate.pages import comparisons, depth, rings, studies
