@@ -30,7 +30,9 @@ FEW, OF_FEW = 10_000, 1.5
 """Elements of an output that is small, and by what its error may be larger, since fewer of them make up its mean."""
 
 ELEMENT_ERRORS = 10
-"""Largest error of an element beside rounding, in relative errors of the output."""
+"""Largest error of an element beside rounding, in relative errors of the output times the output's mean size and the
+element's own: what tensor cores cut off grows with the sum. A simulation of 3 million sums of 13 bits had up to 18 times
+the relative error for the mean size alone, 7.5 times with both."""
 
 
 def drawn_scales(problem: GemmProblem, kind: str, generator: torch.Generator) -> Scales:
@@ -83,7 +85,7 @@ def mistake(out: torch.Tensor, exact: torch.Tensor, k: int, promote: int) -> str
     off, size = (out.float() - exact).abs(), torch.linalg.vector_norm(exact) / exact.numel() ** 0.5
     if unwritten := int(out.isnan().sum()):
         return f"{unwritten} of {out.numel()} elements were not written"
-    wrong = int((off > UNIT_ROUNDOFF[out.dtype] * exact.abs() + ELEMENT_ERRORS * most * size).sum())
+    wrong = int((off > UNIT_ROUNDOFF[out.dtype] * exact.abs() + ELEMENT_ERRORS * most * (size + exact.abs())).sum())
     error = float(torch.linalg.vector_norm(off) / (size * exact.numel() ** 0.5))
     if wrong:
         return f"{wrong} of {out.numel()} elements are off by more than rounding, relative error {error:.2e}"
