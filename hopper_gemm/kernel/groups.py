@@ -294,9 +294,10 @@ class RowsWalk(Walk):
 
 
 def end_of(raster: GroupRaster, group: Int32) -> Int32:
-    """Where a group ends, at most at the end of all."""
+    """Where a group ends, at most at the end of all. Not through the read-only cache: with PDL the launch before may
+    write it while this one runs."""
     at = raster.ends + Int64(group) * 4
-    end = inline_ptx("ld.global.nc.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[at])
+    end = inline_ptx("ld.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[at])
     return cutlass.min(end, raster.most)
 
 

@@ -12,9 +12,9 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.grouped import ROWS_MOST, GroupedProblem
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve import launches
+from hopper_gemm.serve import checks, launches
 from hopper_gemm.serve.call import Call, needs_gradient, traced, watched
-from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError, UnsupportedError, check_device
+from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError, UnsupportedError, strided
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.operands import MISALIGNED, reaches
@@ -93,8 +93,10 @@ def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
     for name, tensor in (("mat_a", a), ("mat_b", b)):
         if type(tensor) not in PLAIN:
             return f"{name} must be a plain torch tensor but is a {type(tensor).__qualname__}; take its plain tensor"
+        if not strided(tensor):
+            return f"{name} must be a dense tensor but is {tensor.layout}; take its .to_dense()"
     try:
-        check_device(a.device)
+        checks.check_device(a.device)
     except UnsupportedError as error:
         return str(error)
     return None
@@ -112,6 +114,7 @@ def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
         return False
     if not left and m % STEP:
         return False
+    checks.check_device(a.device)
     dtype = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype)
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
@@ -213,7 +216,7 @@ def _on_fake(
 @untraced
 def _on_gpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
     _check(a, b, offs, out_dtype)
-    check_device(a.device)
+    checks.check_device(a.device)
     (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], b.dim() == 2
     if m >= ROWS_MOST and not deep:
         raise MisfitError(f"mat_a must have fewer than {ROWS_MOST} rows but has {m}; multiply it in parts")

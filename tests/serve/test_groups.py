@@ -50,7 +50,7 @@ def gpu(monkeypatch):
         return launch
 
     monkeypatch.setattr(room.launches, "kernel_for", kernel_for)
-    monkeypatch.setattr(room, "check_device", lambda device: None)
+    monkeypatch.setattr(room.checks, "check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     room._kernel.cache_clear()
