@@ -38,7 +38,7 @@ def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 
 def _rows(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     """A tile of a group begins at any row. Along a contiguous axis a TMA load must begin at a multiple of 16 bytes:
-    elsewhere it was an illegal instruction on an H100."""
+    elsewhere it was an illegal instruction on an H200."""
     if problem.grouping == "rows" and problem.layouts[0] != "k":
         yield f"A with groups of rows must be contiguous along k but got layouts {problem.layouts}; copy it"
 
