@@ -88,6 +88,7 @@ class HopperGemm:
         promotion           of FP8 sums to fp32 registers, every few stages
         sums                of split-K parts: none, in a cluster, through a workspace
         walk                over the items: static, alternating (pingpong), dynamic
+        grouping            none, rows, batch, depth; whole tiles without a finish (:mod:`hopper_gemm.kernel.groups`)
         observer            of every role: a meter, a trace
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
