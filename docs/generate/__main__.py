@@ -520,6 +520,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "map": studies.map_table,
     "fresh": studies.fresh,
     "fp8": studies.fp8,
+    "groups": studies.groups,
     "map-held-out": studies.held_out_table,
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,

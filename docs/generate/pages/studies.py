@@ -36,6 +36,9 @@ LOAD_CLOCKS = 1800
 
 KIB = 1024
 
+KINDS_OF_GROUPS = {"rows": "grouped_mm", "depth": "gradients of weights", "batch": "bmm"}
+"""Kinds of rows of benchmarks/groups.py, with the call."""
+
 
 def seed_finals() -> str:
     """The finals of the seed table's best cells."""
@@ -332,6 +335,22 @@ def fp8() -> str:
     lines.append(("geometric mean", *(f"{geometric_mean([*each]):.3f}x" for each in every), ""))
     lines.append(("behind torch", *(f"{(each < 1).sum()} of {len(each)}" for each in every), ""))
     return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
+
+
+def groups() -> str:
+    """Groups and batches as picked over torch's: a line for each problem, with all its routings."""
+    rows = pd.read_csv(results_root() / "measurements/groups.csv")
+    lines = []
+    for (kind, *sizes), of in rows.groupby(["kind", "groups", "rows", "n", "k"], sort=False):
+        name = "x".join(map(str, sizes[1:])) if kind == "batch" else f"{sizes[1]} rows each to {sizes[2]}x{sizes[3]}"
+        least = of.loc[of.speedup.idxmin()]
+        mean, worst = f"{geometric_mean([*of.speedup]):.3f}x", f"{least.speedup:.3f}x, {least.routing}"
+        lines.append((KINDS_OF_GROUPS[kind], str(sizes[0]), name, mean, worst))
+    means = [
+        f"{name} {geometric_mean([*rows.speedup[rows.kind == kind]]):.3f}x" for kind, name in KINDS_OF_GROUPS.items()
+    ]
+    table = markdown(("call", "groups", "problem", "mean over torch", "least, routing"), lines)
+    return f"{table}\n\nGeometric means of all rows: {', '.join(means)}."
 
 
 def fresh() -> str:
