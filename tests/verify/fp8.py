@@ -31,8 +31,8 @@ FEW, OF_FEW = 10_000, 1.5
 
 ELEMENT_ERRORS = 10
 """Largest error of an element beside rounding, in relative errors of the output times the output's mean size and the
-element's own: what tensor cores cut off grows with the sum. In a simulation of 3 million sums of 13 bits the largest was
-18 times the relative error for the mean size alone, 7.5 times with both."""
+element's own: what tensor cores cut off grows with the sum. The largest of 3 million simulated sums of 13 bits was 18
+times the relative error for the mean size alone, 7.5 times with both."""
 
 
 def drawn_scales(problem: GemmProblem, kind: str, generator: torch.Generator) -> Scales:
