@@ -192,7 +192,7 @@ def least_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
 
     Example:
         >>> round(least_seconds(GemmProblem(32, 4096, 12288)) * 1e6, 1)
-        20.7
+        20.6
     """
     operands = problem.bytes - problem.out_bytes * problem.m * problem.n
     peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
