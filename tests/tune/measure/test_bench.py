@@ -77,7 +77,7 @@ class World:
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
     def bench(self) -> Bench:
-        info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0) | {"sms": 132}
+        info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0) | {"sms": 132, "memory_rate": 4.3e12}
         return Bench(DeviceInfo(**info))
 
     # what runs
@@ -182,7 +182,7 @@ def test_a_bench_takes_its_kernels_from_what_it_is_given(world):
         asked.append((config, problem, store))
         return lambda a, b, out: (world.log.append("ours"), right(a, b, out))
 
-    info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0) | {"sms": 132}
+    info = dict.fromkeys(DeviceInfo.__dataclass_fields__, 0) | {"sms": 132, "memory_rate": 4.3e12}
     outcome = Bench(DeviceInfo(**info), load=load).measure(point(), Burst(pairs=2))
     assert (outcome.status, world.loaded) == ("ok", [])
     assert asked == [(point().config, PROBLEM, None)]
@@ -471,3 +471,10 @@ def test_a_pair_takes_both_sides_and_in_isolation_the_spacer_too():
 def test_a_protocol_in_provenance_says_its_regime():
     assert protocol_dict(Burst(pairs=3)) == {"regime": "burst", "rest": 0.02, "warm": 0.002, "timed": 0.008, "pairs": 3}
     assert protocol_dict(Steady())["regime"] == "steady"
+
+
+def test_a_time_in_which_no_gpu_can_read_the_operands_is_no_measurement(world):
+    world.us |= {"ours": 0.003}
+    outcome = world.bench().measure(point(), Burst(pairs=2))
+    assert outcome.status == "unstable"
+    assert "us in which operands can be read" in outcome.reason

@@ -17,7 +17,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import checked
 from tests.tune.run import fakes
-from tests.tune.run.fakes import SPEC
+from tests.tune.run.fakes import SPEC, US
 from tests.tune.run.instant import ABOUT, LADDER, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
 from tests.tune.tables import making
 
@@ -329,7 +329,7 @@ def test_finals_that_are_even_are_told_so(tmp_path, out):
 
 
 def replace_sample(sample):
-    return sample._replace(ours_us=100.0, baseline_us=100.0)
+    return sample._replace(ours_us=US, baseline_us=US)
 
 
 def test_a_finalist_that_fails_once_is_left_out_and_spoils_no_other(spec, out):
