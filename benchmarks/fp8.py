@@ -103,9 +103,14 @@ def errors(
 
 
 def timed(
-    sets: list[MatrixSet], launches: tuple[Launch, Launch], device: DeviceInfo, timer: Timer, protocol: Burst
-) -> tuple[list[Sample], float]:
-    """Pairs of times in alternating order, isolated, and our mean SM clock."""
+    sets: list[MatrixSet],
+    launches: tuple[Launch, Launch],
+    flop: float,
+    device: DeviceInfo,
+    timer: Timer,
+    protocol: Burst,
+) -> dict[str, Any]:
+    """The figures of pairs of times in alternating order, isolated."""
     spacer = touch(device.sms)
     alone = Arm(spacer, sets, seconds_per_launch(spacer, sets))
     arms = [Arm(launch, sets, seconds_per_launch(launch, sets) + alone.seconds, spacer) for launch in launches]
@@ -121,7 +126,18 @@ def timed(
             clocks.append(mine.sm_mhz)
     if telemetry.harm is not None:
         print(f"the GPU was slowed down: {telemetry.harm}", file=sys.stderr, flush=True)
-    return samples, median(clocks)
+    ratio, us = speedup(samples), median(sample.bare_us[0] for sample in samples)
+    return {
+        "speedup": ratio.median,
+        "low": ratio.low,
+        "high": ratio.high,
+        "pairs": ratio.pairs,
+        "time_us": us,
+        "baseline_us": median(sample.bare_us[1] for sample in samples),
+        "tflops": flop / us / 1e6,
+        "spacer_us": median(sample.spacer_us or 0 for sample in samples),
+        "sm_mhz": median(clocks),
+    }
 
 
 def measured(
@@ -134,11 +150,7 @@ def measured(
     row: dict[str, Any] = {"status": "ok", "rel_err": off[0], "baseline_rel_err": off[1], "config": config}
     if not off[0] <= MOST:
         return row | {"status": "wrong"}
-    samples, clock = timed(sets, (ours, theirs), device, timer, protocol)
-    ratio, us = speedup(samples), median(sample.bare_us[0] for sample in samples)
-    row |= {"speedup": ratio.median, "low": ratio.low, "high": ratio.high, "pairs": ratio.pairs, "sm_mhz": clock}
-    row |= {"time_us": us, "baseline_us": median(sample.bare_us[1] for sample in samples)}
-    return row | {"tflops": problem.flop / us / 1e6, "spacer_us": median(sample.spacer_us or 0 for sample in samples)}
+    return row | timed(sets, (ours, theirs), problem.flop, device, timer, protocol)
 
 
 def main() -> None:
