@@ -40,7 +40,7 @@ ROWS += ((64, 64, 4096, 2048), (128, 1, 2048, 7168))
 """Groups, rows of each in the mean, n, k."""
 
 WEIGHTS = (ROWS[0], ROWS[2], ROWS[3])
-"""Of these, gradients of weights."""
+"""Groups, rows of each in the mean, n and k whose gradients of weights are timed."""
 
 BMM = ((32, 2048, 2048, 128), (32, 2048, 128, 2048), (128, 512, 512, 64), (128, 512, 64, 512), (16, 1, 512, 128))
 BMM += ((128, 16, 512, 128), (128, 16, 128, 512), (8, 4096, 4096, 1024), (64, 256, 256, 256), (1024, 64, 64, 64))

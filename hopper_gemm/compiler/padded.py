@@ -107,8 +107,8 @@ class PaddedKernel:
 
     @cached_property
     def _sizes(self) -> tuple[str, int, tuple[int, int, int], tuple[int, int, int]]:
-        """What the views depend on, as a text, which keeps its hash; elements of the workspace; pitch, rows and size of
-        A and of B, as the launcher takes them."""
+        """Return the key of the views (a text, since a text keeps its hash), the elements of the workspace, and pitch,
+        rows and element size of A and of B as the launcher takes them."""
         pads = self.a, self.b
         of_a, of_b = [(0, 0, 1) if rows is None else (rows.pitch, rows.rows, rows.size) for rows in pads]
         return f"{self.a} {self.b}", sum(rows.elements for rows in pads if rows), of_a, of_b

@@ -143,7 +143,7 @@ class PaddingId:
 
     @property
     def parts(self) -> tuple[object, str]:
-        """As of a kernel."""
+        """The name of the padding kernel, and the digest of its sources."""
         return "padding", source_digest()
 
 

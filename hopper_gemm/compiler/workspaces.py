@@ -106,7 +106,7 @@ class CapturedWords:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._words: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
-        """By device, stream and number of its capture; the last are the largest. All are kept: a graph may use any."""
+        """Workspaces by device, stream and capture, the largest last. All are kept: a graph may use any."""
 
     def get(self, device: int, count: int) -> torch.Tensor:
         """Return at least ``count`` words for the current stream, which is captured."""

@@ -27,7 +27,7 @@ EPILOGUES = (
     *(Finish(bias=bias, residual=True) for bias in (False, True)),
     Finish(activation="silu", gated=True),
 )
-"""What follows the products of most models."""
+"""Epilogues that most models need."""
 
 MenuPart = tuple[str, str] | tuple[str, str, Finish]
 

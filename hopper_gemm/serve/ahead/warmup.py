@@ -33,9 +33,9 @@ Problems = Iterable[GemmProblem | tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What a warm-up did, and how long it took: problems whose kernel was only loaded, since they have an entry in a
-    tuned table, or a single candidate; the entries of the others, now in the user's table; and problems of which no
-    candidate could be compiled, with the reason."""
+    """The result of a warm-up: problems whose kernel was only loaded, since they have an entry in a tuned table or a
+    single candidate; the entries of the others, now in the user's table; problems of which no candidate could be
+    compiled, with the reason; and the seconds that it took."""
 
     loaded: list[GemmProblem]
     timed: list[TunedEntry]
