@@ -35,7 +35,7 @@ from hopper_gemm.model.menu import binaries, choices, launches, parts_for
 from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, parts_meet
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study

@@ -19,7 +19,7 @@ from hopper_gemm.kernel.consumer import Mainloop, Share
 from hopper_gemm.kernel.cta import CtaTask
 from hopper_gemm.kernel.epilogue import Epilogue
 from hopper_gemm.kernel.gemm import HopperGemm
-from hopper_gemm.kernel.steps import Activation, Chunk, Functions, Step
+from hopper_gemm.kernel.steps import ActivationStep, Chunk, Functions, Step
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -64,10 +64,10 @@ class Exact(HopperGemm):
 
     def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
         steps = super()._steps(task, consumer)
-        return tuple(replace(step, out="fp32") if isinstance(step, Activation) else step for step in steps)
+        return tuple(replace(step, out="fp32") if isinstance(step, ActivationStep) else step for step in steps)
 
 
-class FormerGelu(Activation):
+class FormerGelu(ActivationStep):
     """Gelu by a polynomial in 1 / (1 + 0.34 * abs(z)), times exp(-z * z / 2)."""
 
     def value(self, values, chunk: Chunk, first: int, count: int):
@@ -86,7 +86,7 @@ class Former(Kept):
 
     def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
         steps, gelu = super()._steps(task, consumer), self.finish.activation == "gelu"
-        return tuple(FormerGelu(**vars(step)) if gelu and isinstance(step, Activation) else step for step in steps)
+        return tuple(FormerGelu(**vars(step)) if gelu and isinstance(step, ActivationStep) else step for step in steps)
 
 
 VARIANTS = {

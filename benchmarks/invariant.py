@@ -35,7 +35,7 @@ from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import Pick, slug
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import check, poison

@@ -44,7 +44,7 @@ from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, binaries, launches
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders

@@ -29,7 +29,7 @@ from hopper_gemm.model.roofline import (
     tile_order,
     waves,
 )
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import read_shapes

@@ -68,9 +68,6 @@ EVIDENCE = {
 }
 """What generates the docs and what proves the kernel, with what each may import of this repository."""
 
-TWICE = {"modules": {"finish", "problem"}, "classes": {"Activation", "Chip"}}
-"""Names on the ground floor that are still borne twice."""
-
 FILES = sorted(PACKAGE.rglob("*.py"))
 PROOFS = {
     path: folder
@@ -157,8 +154,8 @@ def test_no_two_modules_and_no_two_classes_bear_the_same_name():
     classes = [
         node.name for path in FILES for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
     ]
-    assert repeated(modules) <= TWICE["modules"]
-    assert repeated(classes) <= TWICE["classes"]
+    assert repeated(modules) == set()
+    assert repeated(classes) == set()
 
 
 def test_the_package_imports_nothing_of_what_lies_beside_it():

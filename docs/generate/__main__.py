@@ -32,8 +32,8 @@ from hopper_gemm.lab.ladder.rules import LADDER_RULES
 from hopper_gemm.model.config import PARAMETERS as PLAIN
 from hopper_gemm.model.config import Parameter
 from hopper_gemm.model.legality import RULES
-from hopper_gemm.model.rules.finish import FINISH_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES
+from hopper_gemm.model.rules.finishes import FINISH_RULES
+from hopper_gemm.model.rules.pairs import PAIR_RULES
 from hopper_gemm.tune.parameters import DEFAULTS, PARAMETERS, all_values
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, has_rows

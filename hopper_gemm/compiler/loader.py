@@ -32,7 +32,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_launched, tiles_across, work_items
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 
 if TYPE_CHECKING:
     import torch

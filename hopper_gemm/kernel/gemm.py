@@ -34,7 +34,7 @@ from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
 from hopper_gemm.kernel.promotion import Promotion
-from hopper_gemm.kernel.steps import NAMES, Activation, Addend, Bias, Gate, Residual, Scale, Scales, Step
+from hopper_gemm.kernel.steps import NAMES, ActivationStep, Addend, Bias, Gate, Residual, Scale, Scales, Step
 from hopper_gemm.kernel.sums.reduction import Parts, meet
 from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ThreadTarget
@@ -560,7 +560,7 @@ class HopperGemm:
             ahead = 0 if swapped or config.split_k > 1 else config.share_n
             steps.append(Bias(bias, swapped, task.place.in_group, side, ahead))
         if finish.activation:
-            steps.append(Activation(finish.activation, NAMES[self.out_dtype]))
+            steps.append(ActivationStep(finish.activation, NAMES[self.out_dtype]))
         if finish.gated:
             steps.append(Gate(hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS))
         if finish.residual:

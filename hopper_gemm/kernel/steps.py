@@ -1,11 +1,11 @@
 """Steps of an epilogue: what is done to the fp32 accumulators of a chunk before they are rounded.
 
-    Scales        times scales of FP8 operands
-    Scale         times a number of the launch
-    Bias          plus a vector, one element a column of C
-    Activation    a function of each element
-    Gate          times the value of another column of the product
-    Residual      plus a matrix of C's shape
+    Scales          times scales of FP8 operands
+    Scale           times a number of the launch
+    Bias            plus a vector, one element a column of C
+    ActivationStep  a function of each element
+    Gate            times the value of another column of the product
+    Residual        plus a matrix of C's shape
 
 A step is frozen. :meth:`Step.of_tile` and :meth:`Step.of_chunk` return it with what it reads for a tile or a chunk, and
 :meth:`Step.value` applies it to a piece of the chunk: a chunk is finished piece by piece, so that few registers beside
@@ -297,7 +297,7 @@ class Bias(Step):
 
 
 @dataclass(frozen=True)
-class Activation(Step):
+class ActivationStep(Step):
     """Apply a function of :data:`ACTIVATIONS`.
 
     Args:

@@ -10,8 +10,6 @@ Units stand in the names. Sources, named once and referred to below:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 ARCH = "sm_90a"
 """The target of every compilation: wgmma, TMA multicast and setmaxnreg need the ``a`` (PTX)."""
 
@@ -81,27 +79,3 @@ HBM_BYTES_PER_SECOND = 4.3e12
 
 SM_HZ_MAX = 1.98e9
 """The highest SM clock of an H100 SXM and of an H200, as their driver reports it."""
-
-
-@dataclass(frozen=True)
-class Chip:
-    """Begins :class:`hopper_gemm.model.roofline.Chip`, which all else imports; by default an H200, of whose SMs an
-    H100 SXM has as many.
-
-    Args:
-        sms: streaming multiprocessors.
-        l2_bytes: of the L2.
-        resident: clusters of 1, 2, 4 and 8 CTAs that run at once, one CTA an SM, as the driver counts them; empty:
-            estimated, see :func:`hopper_gemm.model.roofline.clusters_at_once`.
-    """
-
-    sms: int = SM_COUNT
-    l2_bytes: int = L2_BYTES
-    resident: tuple[int, ...] = ()
-
-
-CLUSTER_SIZES = (1, 2, 4, 8)
-"""CTAs of the clusters that a :class:`Chip` counts."""
-
-SXM = Chip()
-"""An H200, without the rate of its memory; :data:`hopper_gemm.model.roofline.SXM` has that too."""

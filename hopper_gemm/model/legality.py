@@ -19,10 +19,10 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.finish import FINISH_RULES
+from hopper_gemm.model.rules.finishes import FINISH_RULES
 from hopper_gemm.model.rules.fp8 import FP8_RULES
 from hopper_gemm.model.rules.grouping import GROUP_RULES
-from hopper_gemm.model.rules.problem import PAIR_RULES
+from hopper_gemm.model.rules.pairs import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
 from hopper_gemm.model.rules.technique import TECHNIQUE_RULES

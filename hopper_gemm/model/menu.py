@@ -22,7 +22,7 @@ from hopper_gemm.model.predict import lower_bound, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.model.rules.invariance import STEEP, forward, parts_of
-from hopper_gemm.model.rules.problem import WORKSPACE_BYTES_MAX
+from hopper_gemm.model.rules.pairs import WORKSPACE_BYTES_MAX
 from hopper_gemm.model.rules.technique import PARTS_MAX, SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8

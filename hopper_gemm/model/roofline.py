@@ -24,9 +24,10 @@ COPIED = 0.875
 
 
 @dataclass(frozen=True)
-class Chip(hopper.Chip):
-    """Properties in which a GPU differs from other Hopper GPUs; by default an H200. What shapes no machine code stands
-    here, and not in :mod:`hopper_gemm.model.hopper`, whose text is part of the kernel's digest.
+class Chip:
+    """Properties in which a GPU differs from other Hopper GPUs; by default an H200, of whose SMs an H100 SXM has as
+    many. They shape no machine code, and so do not stand in :mod:`hopper_gemm.model.hopper`, whose text is part of the
+    kernel's digest.
 
     Args:
         sms: streaming multiprocessors.
@@ -36,8 +37,14 @@ class Chip(hopper.Chip):
         memory_rate: bytes a second that a copy moves, read and written, see :func:`copied`.
     """
 
+    sms: int = hopper.SM_COUNT
+    l2_bytes: int = hopper.L2_BYTES
+    resident: tuple[int, ...] = ()
     memory_rate: float = hopper.HBM_BYTES_PER_SECOND
 
+
+CLUSTER_SIZES = (1, 2, 4, 8)
+"""CTAs of the clusters that a :class:`Chip` counts."""
 
 SXM = Chip()
 """An H200; plans without a GPU are made for it."""
@@ -122,8 +129,8 @@ def clusters_at_once(size: int, chip: Chip = SXM) -> int:
         >>> [[clusters_at_once(size, Chip(sms)) for size in (1, 2, 4, 8)] for sms in (132, 78)]
         [[132, 66, 30, 15], [78, 39, 17, 8]]
     """
-    if chip.resident and size in hopper.CLUSTER_SIZES:
-        return chip.resident[hopper.CLUSTER_SIZES.index(size)]
+    if chip.resident and size in CLUSTER_SIZES:
+        return chip.resident[CLUSTER_SIZES.index(size)]
     stranded = 0 if size <= 2 else -(-chip.sms * hopper.STRANDED_SMS // hopper.SM_COUNT)
     return max(1, (chip.sms - stranded) // size)
 

@@ -23,7 +23,7 @@ from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import forward
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.sealed import SumError, check_sum, parsed, printable, sealed
 
 FILE = "best_configs.json"
@@ -350,7 +350,7 @@ def best_entry(
     batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
     meets it once it reads k forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot
     reach the matrices and there is no entry, it is that of the problem that
-    :func:`hopper_gemm.model.rules.problem.filled_up` names."""
+    :func:`hopper_gemm.model.rules.pairs.filled_up` names."""
     known = itself(problem)
     return min(
         (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem, finish)),

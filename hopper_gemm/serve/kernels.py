@@ -14,11 +14,11 @@ from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.compiler.residency import memory_rate, resident_clusters
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
-from hopper_gemm.model.hopper import CLUSTER_SIZES, COMPUTE_CAPABILITY
+from hopper_gemm.model.hopper import COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import SISTERS, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.model.roofline import CLUSTER_SIZES, SXM, Chip
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None, bool], LoadedKernel] = {}

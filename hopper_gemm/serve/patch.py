@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling, is_dynamo_compiling
 
 from hopper_gemm.model.problem import GemmProblem, listed, shown
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.serve.call import autocast_type
 from hopper_gemm.serve.checks import DTYPES, PLAIN, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries
 from tests.verify.drawing import Pair
 

@@ -9,7 +9,7 @@ import hopper_gemm
 from hopper_gemm import matmul
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.tune.measure.correctness import same_bits
 

@@ -17,7 +17,7 @@ from hopper_gemm.model.menu import choose, menu
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.rules.invariance import CUT, DEEP, cuts, forward, parts_of
-from hopper_gemm.model.rules.problem import filled_up, reachable
+from hopper_gemm.model.rules.pairs import filled_up, reachable
 
 SIDES = (
     *((4096, 4096), (1544, 2056), (1024, 16384), (520, 8264)),

@@ -27,7 +27,7 @@ from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import STEEP, parts_of
-from hopper_gemm.model.rules.problem import filled_up, reachable
+from hopper_gemm.model.rules.pairs import filled_up, reachable
 from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES

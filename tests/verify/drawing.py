@@ -16,7 +16,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import BLOCK, DTYPES, FP8_DTYPES, LAYOUTS, PROMOTED, GemmProblem
 from hopper_gemm.model.rules.fp8 import FP8_STEP
-from hopper_gemm.model.rules.problem import reachable
+from hopper_gemm.model.rules.pairs import reachable
 from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
 from hopper_gemm.model.rules.technique import PARTS_MAX
 from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied

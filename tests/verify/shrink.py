@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hopper_gemm.model.rules.problem import reachable
+from hopper_gemm.model.rules.pairs import reachable
 from hopper_gemm.tune.parameters import DEFAULTS, all_values, varied
 from tests.verify.drawing import Pair
 

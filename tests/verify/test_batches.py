@@ -13,7 +13,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.invariance import STEEP
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from tests.verify import batches
 from tests.verify.batches import (
     BATCH,

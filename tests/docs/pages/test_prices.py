@@ -23,7 +23,7 @@ from docs.generate.pages.prices import (
 )
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.problem import filled_up
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.tune.study.shapes import read_shapes
 from tests.conftest import ROOT
 from tests.verify.batches import InvarianceJob, TorchCount, comparisons
