@@ -1,7 +1,7 @@
 """Time picked kernels of groups beside torch's grouped_mm, and of batches beside torch.bmm, isolated, in bursts.
 
     python -m benchmarks.groups --out FILE [--pairs N] [--routings NAME ...] [--rows G,R,N,K ...] [--bmm B,M,N,K ...]
-        [--weights G,R,N,K ...] [--picks N]
+        [--weights G,R,N,K ...] [--picks N] [--dynamic]
 
 Problems are groups, rows of a group in the mean, n and k; or batch, m, n and k; and the gradients of weights of the
 first, of k by n each, grouped along their rows. Routings: ``uniform``; ``zipf0`` to
@@ -26,6 +26,7 @@ from benchmarks.fp8 import timed
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices
 from hopper_gemm.serve.kernels import chip_of, kernel_for
 from hopper_gemm.tune.measure.arms import Launch
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--bmm", nargs="*", help="batch,m,n,k (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--picks", type=int, default=1, help="kernels of a problem, by the model's order (default 1)")
+    parser.add_argument("--dynamic", action="store_true", help="each with the dynamic scheduler too")
     options = parser.parse_args()
 
     def problems(given: list[str] | None, listed: Any, grouping: str) -> list[GroupedProblem]:
@@ -166,6 +168,9 @@ def main() -> None:
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer = Timer(device)
     picks = {problem: choices(problem, options.picks, chip=chip_of()) for problem in every}
+    if options.dynamic:
+        for kernels in picks.values():
+            kernels += [other for kernel in kernels if is_legal(other := kernel.but(scheduler="dynamic"))]
     wanted = [KernelId.of(kernel, problem) for problem in every for kernel in picks[problem]]
     compile_all(wanted, default_store(), lambda line: print(line, file=sys.stderr, flush=True))
     same = {"gpu": device.name, "board": device.uuid, "torch": torch.__version__}

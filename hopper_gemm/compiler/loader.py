@@ -89,7 +89,7 @@ class LoadedKernel:
         """
         sums = words = None
         if not self.repeatable:
-            needs = workspace_size(self.config, *out.shape, self.clusters)
+            needs = workspace_size(self.config, *out.shape[-2:], self.clusters)
             sums, words = WORKSPACES.get(out.get_device(), *needs)
         self.launcher(a, b, out, *self.order, sums, words, *(finish or NO_FINISH), readings, *scales, ends)
 

@@ -32,7 +32,7 @@ from hopper_gemm.kernel.bundle import Bundle
 from hopper_gemm.kernel.epilogue import Region
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import RingState
-from hopper_gemm.kernel.work import Item, Raster, TileScheduler, Walk
+from hopper_gemm.kernel.work import Asked, DynamicWalk, Item, Raster, ReceivedWalk, Static, TileScheduler, Walk
 from hopper_gemm.model import hopper
 from hopper_gemm.model.grouped import ROWS_MOST
 
@@ -169,6 +169,10 @@ class BatchWalk(Walk):
         group, tile = divmod(at, self.raster.by_matrix)
         return GroupItem(tile, 0, self.k_first, self.k_tiles, group)
 
+    def at(self, before: Int32, index: Int32) -> Int32:
+        """The place of a number that follows another place's."""
+        return index
+
     def neighbours(self, at: Int32) -> tuple[Boolean, Boolean]:
         """Return whether another consumer's tile precedes, and follows, the one at a place."""
         return at >= self.raster.clusters, at + self.raster.clusters < self.raster.items
@@ -237,10 +241,16 @@ class RowsWalk(Walk):
 
     def start(self, state: RingState) -> GroupPlace:
         """The first place."""
+        return self._sought(replace(self._before, total=self.total() if self.counted else 0))
+
+    def total(self) -> Int32:
+        """Tiles of all groups."""
+        return self._sought(replace(self._before, index=Int32(LAST))).base
+
+    @property
+    def _before(self) -> GroupPlace:
         zero = Int32(0)
-        before = GroupPlace(Int32(self.first), Int32(-1), zero, zero, zero)
-        total = self._sought(replace(before, index=Int32(LAST))).base if self.counted else 0
-        return self._sought(replace(before, total=total))
+        return GroupPlace(Int32(self.first), Int32(-1), zero, zero, zero)
 
     def more(self, at: GroupPlace) -> Boolean:
         """Return True if there is an item at a place."""
@@ -258,7 +268,11 @@ class RowsWalk(Walk):
 
     def next(self, at: GroupPlace, state: RingState) -> GroupPlace:
         """The next place."""
-        return self._sought(replace(at, index=at.index + self.stride))
+        return self.at(at, at.index + self.stride)
+
+    def at(self, before: GroupPlace, index: Int32) -> GroupPlace:
+        """The place of a number that follows another place's."""
+        return self._sought(replace(before, index=index))
 
     def neighbours(self, at: GroupPlace) -> tuple[Boolean, Boolean]:
         """Return whether another consumer's tile precedes, and follows, the one at a place."""
@@ -302,8 +316,121 @@ def end_of(raster: GroupRaster, group: Int32) -> Int32:
 
 
 @dataclass(frozen=True)
+class Taken(Bundle):
+    """Place of a producer that takes numbers from a counter: the number, and the tile of that number."""
+
+    taken: Asked
+    tile: Any
+
+
+@dataclass(frozen=True)
+class DynamicGroups:
+    """The dynamic scheduler over groups.
+
+    Args:
+        numbers: the walk over numbers.
+        tiles: the static walk, which knows the tile of a number.
+    """
+
+    numbers: DynamicWalk
+    tiles: Walk
+
+    @property
+    def ending(self) -> Int32:
+        """Message of the producer after the last item."""
+        return self.numbers.ending
+
+    def number(self, at: Taken) -> Int32:
+        """Message of the producer with an item."""
+        return at.taken.index
+
+    def start(self, state: RingState) -> Taken:
+        """Ask for the first item, and wait for it."""
+        taken = self.numbers.start(state)
+        return Taken(taken, self.tiles.at(self.tiles.start(state), taken.index))
+
+    def more(self, at: Taken) -> Boolean:
+        """Return True if there is an item."""
+        return self.numbers.more(at.taken)
+
+    def item(self, at: Taken) -> GroupItem:
+        """The item."""
+        return self.tiles.item(at.tile)
+
+    def ask(self, at: Taken) -> Taken:
+        """Ask for the next number. By a warp."""
+        return replace(at, taken=self.numbers.ask(at.taken))
+
+    def next(self, at: Taken, state: RingState) -> Taken:
+        """Wait for the requested number. By a warp."""
+        taken = self.numbers.next(at.taken, state)
+        return Taken(taken, self.tiles.at(at.tile, taken.index))
+
+    def leave(self, at: Taken) -> None:
+        """Wait until every number has been taken out of the mailboxes."""
+        self.numbers.leave(at.taken)
+
+
+@dataclass(frozen=True)
+class ReceivedTile(Bundle):
+    """Place of a consumer: the number that it received, and its tile."""
+
+    index: Int32
+    tile: Any
+
+
+@dataclass(frozen=True)
+class ReceivedGroups(Static):
+    """The consumer's side of :class:`DynamicGroups`.
+
+    Args:
+        numbers: the walk over numbers.
+        tiles: the static walk, which knows the tile of a number.
+    """
+
+    numbers: ReceivedWalk
+    tiles: Walk
+
+    def start(self, state: RingState) -> ReceivedTile:
+        """Wait for the first item."""
+        index = self.numbers.start(state)
+        return ReceivedTile(index, self.tiles.at(self.tiles.start(state), index))
+
+    def more(self, at: ReceivedTile) -> Boolean:
+        """Return True if there is an item."""
+        return self.numbers.more(at.index)
+
+    def item(self, at: ReceivedTile) -> GroupItem:
+        """The item."""
+        return self.tiles.item(at.tile)
+
+    def next(self, at: ReceivedTile, state: RingState) -> ReceivedTile:
+        """Wait for the next item."""
+        index = self.numbers.next(at.index, state)
+        return ReceivedTile(index, self.tiles.at(at.tile, index))
+
+
+@dataclass(frozen=True)
 class GroupScheduler(TileScheduler):
-    """The tiles of a CTA of a launch with groups, by the static scheduler."""
+    """The tiles of a CTA of a launch with groups."""
+
+    def producer(self) -> Walk | DynamicGroups:
+        """The producer's walk."""
+        if self.config.scheduler == "static":
+            return self.static()
+        tiles, numbers = self._from_zero(), super().producer()
+        if self.raster.by_matrix is None:
+            numbers = replace(numbers, raster=replace(self.raster, all_parts=tiles.total()))
+        return DynamicGroups(numbers, tiles)
+
+    def consumer(self, number: Int32 | None) -> Walk | ReceivedGroups:
+        """A consumer's walk."""
+        if self.config.scheduler == "static":
+            return self.static(number)
+        return ReceivedGroups(super().consumer(number), self._from_zero())
+
+    def _from_zero(self) -> Walk:
+        return replace(self.static(), first=Int32(0))
 
     def origin(self, item: GroupItem) -> tuple[Int32, Int32]:
         """Row and column of the output tile of the thread's CTA, as the tile counts them; in a matrix of a batch."""

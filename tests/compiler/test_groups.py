@@ -22,6 +22,7 @@ KERNELS = [
     ("kk", "bf16", {"tile_m": 128, "schedule": "pingpong", "cluster_m": 2, "swap_ab": True}),
     ("kk", "bf16", {"tile_m": 128, "tile_n": 16, "swap_ab": True}),
     ("kk", "bf16", {"tile_m": 128, "tile_n": 256, "staging": "ring"}),
+    ("kk", "bf16", {"tile_m": 256, "scheduler": "dynamic", "cluster_n": 2}),
 ]
 
 

@@ -39,6 +39,8 @@ KERNELS = {
     "swapped": GemmConfig(128, 16, swap_ab=True),
     "narrow": GemmConfig(64, 16),
     "ring": GemmConfig(128, 256, staging="ring"),
+    "dynamic": GemmConfig(128, 128, scheduler="dynamic"),
+    "dynamic in a cluster": GemmConfig(256, 128, scheduler="dynamic", cluster_n=2),
     "of two CTAs": GemmConfig(128, 64, ctas_per_sm=2, stages=4),
 }
 M, N, K = 264, 392, 328

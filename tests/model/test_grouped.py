@@ -53,7 +53,6 @@ def test_work_and_bytes_count_every_group_once():
 @pytest.mark.parametrize(
     ("config", "grouping", "rule"),
     [
-        (GemmConfig(scheduler="dynamic"), "rows", "groups"),
         (GemmConfig(reverse_k=True), "batch", "groups"),
         (GemmConfig(128, 128, split_k=2, stagger=0), "rows", "groups"),
         (GemmConfig(64, 128, schedule="pingpong"), "depth", "group_depth"),

@@ -67,7 +67,9 @@ def test_a_call_is_one_launch_whose_problem_knows_no_routing(gpu, dtype, out_dty
         assert out.dtype == out_dtype or dtype
         assert near(out, exact(a, b, offs), dtype)
     problems = {problem for problem, *_ in gpu}
-    ((m, n, k, groups, layouts),) = {(one.m, one.n, one.k, one.groups, one.layouts) for one in problems}
+    ((m, n, k, groups, layouts),) = {
+        (problem.m, problem.n, problem.k, problem.groups, problem.layouts) for problem in problems
+    }
     assert (m, n, k, groups, layouts) == (ROWS, N, K, GROUPS, "kk")
     assert len(gpu) == 3
 
@@ -133,7 +135,7 @@ def test_gradients_of_groups_along_k_are_those_of_float64():
     out = operator(a, b, offs)
     gradient = torch.randn_like(out)
     out.backward(gradient)
-    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
     parts = [wide[0][:, s:e] @ wide[1][s:e] for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))]
     torch.stack(parts).backward(gradient.double())
     assert near(a.grad, wide[0].grad, torch.bfloat16)
@@ -148,7 +150,7 @@ def test_gradients_are_those_of_float64():
     out = operator(a, b, offs)
     gradient = torch.randn_like(out)
     out.backward(gradient)
-    wide = [one.detach().double().requires_grad_() for one in (a, b)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
     torch.cat([wide[0][s:e] @ wide[1][g] for g, (s, e) in enumerate(((0, 3), (3, 3), (3, 31), (31, 40)))]).backward(
         gradient.double()
     )

@@ -11,11 +11,9 @@ from hopper_gemm.model.rules.rule import Rule
 
 
 def _groups(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
-    """Groups are walked by the static scheduler over whole tiles, read forward: so a row's bits depend on no other."""
+    """Tiles of groups are whole and read forward: so a row's bits depend on no other."""
     if kernel.builder != GemmConfig().builder:
         yield "groups need the plain kernel; leave the parameters of the design study at their defaults"
-    if kernel.scheduler != "static":
-        yield 'groups are walked by the static scheduler; take scheduler "static"'
     if kernel.split_k > 1:
         yield f"groups are multiplied in whole tiles but split_k is {kernel.split_k}; take split_k 1"
     if kernel.reverse_k:
