@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import inf
@@ -27,12 +27,13 @@ import numpy as np
 
 from benchmarks.held_out import read_held_out
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
+from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import binaries, choices, launches, parts_for
-from hopper_gemm.model.predict import lower_bound, predict
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, parts_meet
 from hopper_gemm.model.rules.pairs import filled_up
@@ -116,8 +117,8 @@ def _space() -> Iterator[GemmConfig]:
 
 
 @cache
-def _bound(kernel: Kernel) -> Callable[[GemmProblem], float]:
-    return lower_bound(kernel.but(part_order="part") if kernel.parts_at_launch else kernel)
+def _bounds() -> LowerBounds:
+    return LowerBounds(wide())
 
 
 def _ways(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Kernel]:
@@ -129,8 +130,11 @@ def _ways(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) ->
 def beyond(problem: GemmProblem, count: int, finish: Finish | None = None) -> list[Kernel]:
     """The kernels outside the menu that the model expects to be fastest, one for each shape."""
     best: dict[tuple[Any, ...], tuple[float, Kernel]] = {}
-    cut = (kernel.but(split_k=parts) for kernel in wide() for parts in parts_for(kernel, problem))
-    for bound, kernel in sorted(((_bound(one)(problem), one) for one in cut), key=lambda one: one[0]):
+    cut = [(row, parts) for row, kernel in enumerate(wide()) for parts in parts_for(kernel, problem)]
+    bounds = _bounds()(problem, *zip(*cut, strict=True))
+    for index in np.argsort(bounds, kind="stable"):
+        bound, (row, parts) = bounds[index], cut[index]
+        kernel = wide()[row].but(split_k=parts)
         if len(best) >= count and bound > sorted(best.values(), key=lambda one: one[0])[count - 1][0]:
             break
         for one in (way for way in _ways(kernel, problem, finish) if way.split_k == kernel.split_k):

@@ -39,8 +39,8 @@ from benchmarks.fresh import drawn
 from benchmarks.held_out import read_held_out
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, binaries, launches
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, Offers, binaries, launches
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
@@ -219,27 +219,22 @@ def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.
     """Seconds by problem and binary, of its best way to launch; infinite where it cannot run or is :data:`BEHIND` the
     best by its lower bound. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
     table = np.full((len(problems), len(kernels)), np.inf)
-    offers = [
+    offered = [
         Offer(index, kernel, launches(kernel), SXM, None if kernel.parts_at_launch else kernel.split_k)
         for index, kernel in enumerate(kernels)
     ]
-    kinds = [(kernel.scheduler == "dynamic", kernel.pace > 0) for kernel in kernels]
+    offers = Offers(offered, SXM)
     for row, problem in zip(table, problems, strict=True):
+        ranked = sorted(offers.ranked(problem), key=lambda item: item[:3])
         for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
             if least and row.min() < least:
                 continue
-            bounds = [
-                (offer.bound(parts)(problem), offer.number, parts)
-                for offer in offers
-                if kinds[offer.number] == kind
-                for parts in offer.parts(problem)
-            ]
-            for bound, index, parts in sorted(bounds):
+            for bound, index, parts, offer in (item for item in ranked if item[3].kind == kind):
                 if bound > BEHIND * row.min():
                     break
-                for way in offers[index].launches(parts, problem):
-                    if not pair_reasons(way, problem):
-                        row[index] = min(row[index], predict(way, problem).seconds)
+                fastest = offer.fastest(parts, problem)
+                if fastest:
+                    row[index] = min(row[index], fastest[0])
     return table
 
 

@@ -6,19 +6,20 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import chain, product
 from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.predict import lower_bound, predict
+from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.model.rules.invariance import STEEP, forward, parts_of
@@ -139,17 +140,15 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
     """
     if not kernel.parts_at_launch:
         return (kernel.split_k,)
-    tiles = cluster_tiles(kernel, problem)
-    at_once = clusters_at_once(kernel.cluster_size, chip) * kernel.ctas_per_sm
-    fit = WORKSPACE_BYTES_MAX // (4 * tiles * kernel.cluster_size * kernel.tile_m * kernel.tile_n)
+    tiles, size = cluster_tiles(kernel, problem), kernel.cluster_size
+    at_once, tile_bytes = clusters_at_once(size, chip) * kernel.ctas_per_sm, 4 * size * kernel.tile_m * kernel.tile_n
     words = problem.in_words
-    most = min(PARTS_MAX, at_once, -(-words.k // kernel.tile_k), fit)
+    most = min(PARTS_MAX, at_once, -(-words.k // kernel.tile_k), WORKSPACE_BYTES_MAX // (tiles * tile_bytes))
     if problem.batch_invariant:
-        found = {parts_of(words.n, words.k)}
+        numbers = {parts_of(words.n, words.k)}
     else:
-        fill = [min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS]
-        found = {*fill, *FEW_PARTS}
-    return tuple(sorted(parts for parts in found if 1 < parts <= most))
+        numbers = {min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS}.union(FEW_PARTS)
+    return tuple(sorted([parts for parts in numbers if 1 < parts <= most]))
 
 
 def choose(
@@ -186,19 +185,16 @@ def choices(
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip)[:count]
-    least = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
     offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
-    besides = _besides(map(forward, more) if problem.batch_invariant else more, offered, chip)
-    found: list[Ranked] = []
-    shortest = float("inf")
-    for kind, seconds in least.items():
-        if seconds <= shortest or not found:
-            offers = [
-                one for one in (*offered, *besides) if kind == (one.binary.scheduler == "dynamic", one.binary.pace > 0)
-            ]
-            found = _best(offers, problem, count, found, finish)
-            shortest = min(shortest, found[0][0]) if found else shortest
-    return [kernel for _, _, kernel in found]
+    given = list(map(forward, more) if problem.batch_invariant else more)
+    offers = [offered, _besides(given, offered, chip)] if given else [offered]
+    ranked = sorted(chain.from_iterable(offer.ranked(problem) for offer in offers), key=itemgetter(0, 1, 2))
+    best: list[Ranked] = []
+    for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
+        if not best or least <= best[0][0]:
+            of_kind = (item for item in ranked if item[3].kind == kind)
+            best = _best(of_kind, problem, count, best, finish)
+    return [kernel for _, _, kernel in best]
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip) -> list[Kernel]:
@@ -241,82 +237,117 @@ class Offer:
     chip: Chip
     fixed: int | None = None
 
+    @cached_property
+    def kind(self) -> tuple[bool, bool]:
+        """True with the dynamic scheduler, and True where launches are paced."""
+        return self.binary.scheduler == "dynamic", self.binary.pace > 0
+
     def parts(self, problem: GemmProblem) -> tuple[int, ...]:
         """Numbers of parts to consider."""
         return parts_for(self.binary, problem, self.chip) if self.fixed is None else (self.fixed,)
 
-    def launches(self, parts: int, problem: GemmProblem) -> Iterable[Kernel]:
-        """The ways to launch so many parts that are worth a prediction. Single CTAs that all run at once take the first
-        parts of all tiles first: those side by side then share operands."""
-        if self.fixed is not None:
-            return self.ways
-        ways = [way.but(split_k=parts) for way in self.ways]
-        by_part = [way for way in ways if way.part_order == "part" and parts_meet(way, problem, self.chip)]
-        return by_part if by_part and self.binary.cluster_size == 1 else ways
-
     @cached_property
-    def bound(self) -> Callable[[int], Callable[[GemmProblem], float]]:
-        """Lower bounds by the number of parts, each made when it first comes up: a bound holds for one number. Parts in
-        the order "part" have all clusters of the GPU, which bounds the other order too."""
-        order = "part" if self.binary.parts_at_launch else "tile"
-        return cache(lambda parts: lower_bound(self.binary.but(split_k=parts, part_order=order), self.chip))
+    def by_order(self) -> Callable[[int], tuple[tuple[Fixed, ...], ...]]:
+        """The ways to launch a number of parts, one tuple for each part order."""
+
+        def ways(parts: int) -> tuple[tuple[Fixed, ...], ...]:
+            given = self.ways if self.fixed is not None else [way.but(split_k=parts) for way in self.ways]
+            orders = dict.fromkeys(way.part_order for way in given)
+            return tuple(tuple(Fixed(way) for way in given if way.part_order == order) for order in orders)
+
+        return cache(ways)
+
+    def fastest(self, parts: int, problem: GemmProblem, finish: Finish | None = None) -> tuple[float, Kernel] | None:
+        """The fastest of the ways to launch so many parts by its predicted seconds, None if none is legal. Single CTAs
+        that all run at once take the first parts of all tiles first: those side by side then share operands."""
+        legal = [
+            ways
+            for ways in self.by_order(parts)
+            # no rule of a problem looks at the raster or the swizzle: the first way stands for all
+            if parts_meet(ways[0].kernel, problem, self.chip) and not pair_reasons(ways[0].kernel, problem, finish)
+        ]
+        if self.fixed is None and self.binary.cluster_size == 1:
+            legal = [ways for ways in legal if ways[0].kernel.part_order == "part"] or legal
+        able = [way for ways in legal for way in ways]
+        if problem.padded:
+            able = [Fixed(behind_padding(way.kernel, problem)) for way in able]
+        times = [predict_fixed(way, problem, self.chip, finish).seconds for way in able]
+        return (min(times), able[times.index(min(times))].kernel) if able else None
+
+
+Bounded = tuple[float, int, int, Offer]
+"""Lower bound of the seconds, the place among the offers, split-K parts, and the offer."""
+
+
+class Offers:
+    """Binaries to choose from, and lower bounds of their times.
+
+    Args:
+        offers: the binaries.
+        chip: the GPU.
+    """
+
+    def __init__(self, offers: Sequence[Offer], chip: Chip) -> None:
+        self.offers = tuple(offers)
+        self._bounds = LowerBounds([offer.binary for offer in offers], chip)
+
+    def ranked(self, problem: GemmProblem) -> list[Bounded]:
+        """The numbers of parts to consider of every binary, with the lower bound of each."""
+        pairs = [(row, parts) for row, offer in enumerate(self.offers) for parts in offer.parts(problem)]
+        if not pairs:
+            return []
+        rows, parts = zip(*pairs, strict=True)
+        seconds = self._bounds(problem, rows, parts).tolist()
+        return list(zip(seconds, rows, parts, map(self.offers.__getitem__, rows), strict=True))
 
 
 @cache
-def _offers(invariant: bool, gated: bool, chip: Chip) -> tuple[Offer, ...]:
+def _offers(invariant: bool, gated: bool, chip: Chip) -> Offers:
     """The binaries of the menu."""
     ways: dict[Kernel, list[Kernel]] = {}
     for kernel in menu(invariant, gated):
         ways.setdefault(kernel.compiled(), []).append(kernel)
-    return tuple(
+    offers = [
         Offer(number, binary, tuple(of), chip, None if binary.parts_at_launch else binary.split_k)
         for number, (binary, of) in enumerate(ways.items())
+    ]
+    return Offers(offers, chip)
+
+
+def _besides(kernels: Sequence[Kernel], menu: Offers, chip: Chip) -> Offers:
+    """Kernels beside those of the menu, each with its own number of parts."""
+    numbers = {offer.binary: offer.number for offer in menu.offers}
+    besides = ((kernel.compiled(), kernel) for kernel in kernels)
+    return Offers(
+        [
+            Offer(numbers.setdefault(binary, len(numbers)), binary, (kernel,), chip, kernel.split_k)
+            for binary, kernel in besides
+        ],
+        chip,
     )
 
 
-def _besides(more: Iterable[Kernel], offered: Sequence[Offer], chip: Chip) -> list[Offer]:
-    """Kernels beside those offered, each with its own number of parts."""
-    given = [(kernel.compiled(), kernel) for kernel in more]
-    numbers = {offer.binary: offer.number for offer in offered} if given else {}
-    return [
-        Offer(numbers.setdefault(binary, len(numbers)), binary, (kernel,), chip, kernel.split_k)
-        for binary, kernel in given
-    ]
-
-
 def _best(
-    offers: Iterable[Offer],
+    ranked: Iterable[Bounded],
     problem: GemmProblem,
     count: int,
-    found: list[Ranked],
+    best: list[Ranked],
     finish: Finish | None,
 ) -> list[Ranked]:
-    """The best binaries of those offered and those found before, each once. What has a lower bound above the last of
+    """The best binaries of those ranked and those found before, each once. What has a lower bound above the last of
     these is not predicted."""
-    order = [
-        (offer.bound(parts)(problem), at, parts, offer)
-        for at, offer in enumerate(offers)
-        for parts in offer.parts(problem)
-    ]
-    for least, _, parts, offer in sorted(order, key=itemgetter(0, 1, 2)):
-        if len(found) == count and least * PACED > found[-1][0]:
+    for least, _, parts, offer in ranked:
+        pace = PACED if offer.binary.pace else 1.0
+        if len(best) == count and least * pace > best[-1][0]:
             break
-        able = [
-            behind_padding(way, problem)
-            for way in offer.launches(parts, problem)
-            if not pair_reasons(way, problem, finish) and parts_meet(way, problem, offer.chip)
-        ]
-        if able:
-            seconds, place = min(
-                (predict(kernel, problem, offer.chip, finish=finish).seconds, at) for at, kernel in enumerate(able)
-            )
-            kernel = able[place]
-            found.append((seconds * (PACED if kernel.pace else 1.0), offer.number, kernel))
-            best: dict[int, Ranked] = {}
-            for one in sorted(found, key=itemgetter(0, 1)):
-                best.setdefault(one[1], one)
-            found = [*best.values()][:count]
-    return found
+        fastest = offer.fastest(parts, problem, finish)
+        if fastest:
+            best.append((fastest[0] * pace, offer.number, fastest[1]))
+            first: dict[int, Ranked] = {}
+            for item in sorted(best, key=itemgetter(0, 1)):
+                first.setdefault(item[1], item)
+            best = [*first.values()][:count]
+    return best
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:

@@ -33,10 +33,9 @@ times: ``drift`` is the 7 % that it costs, and nothing else of it is modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, inf, prod, sqrt
+from math import ceil, inf
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -272,21 +271,53 @@ def predict(
         >>> predict(GemmConfig(tile_m=256), cube).seconds < predict(GemmConfig(tile_m=64), cube).seconds
         True
     """
-    kernel, promote, problem = resolve(config), problem.promote, problem.in_words
-    size, sides = kernel.cluster_size, tile_sides(kernel, problem.m, problem.n)
-    fits, clusters = clusters_at_once(size, chip), prod(sides) * kernel.work_items
-    ctas = _ctas_per_sm(kernel)
+    return predict_fixed(Fixed(resolve(config), constants), problem, chip, finish)
+
+
+class Fixed:
+    """What of a prediction depends on the kernel alone, to predict many problems.
+
+    Args:
+        kernel: resolved.
+        constants: of the model.
+    """
+
+    def __init__(self, kernel: Kernel, constants: ModelConstants = FITTED) -> None:
+        self.kernel, self.constants = kernel, constants
+        self.size, self.items, self.ctas = kernel.cluster_size, kernel.work_items, _ctas_per_sm(kernel)
+        self.product, self.math = _math(kernel, constants)
+        self.epilogue, self.entry = _epilogue(kernel, constants), _entry(kernel, constants)
+        self.early = kernel.persistent and kernel.specialised and kernel.staging == "own"
+        """True if the next tile's loads run during the epilogue."""
+        self.stage = ELEMENT_BYTES * kernel.tile_k
+        self.boxes = self.stage * kernel.tile_m / kernel.cluster_n, self.stage * kernel.tile_n / kernel.cluster_m
+        """Bytes of A and of B that a CTA loads in a stage, matrices' ends aside."""
+        self.extra_boxes = tuple(
+            hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1 for share in (kernel.share_m, kernel.share_n)
+        )
+        """Boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n."""
+        self.rates = {along_k: _load_rate(kernel, along_k, constants) for along_k in (False, True)}
+        self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
+        """Columns of C that a store writes at a time."""
+
+
+def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None) -> Prediction:
+    """:func:`predict` of a kernel whose part is at hand."""
+    kernel, constants, promote, problem = fixed.kernel, fixed.constants, problem.promote, problem.in_words
+    size, sides = fixed.size, tile_sides(kernel, problem.m, problem.n)
+    fits, clusters = clusters_at_once(size, chip), sides[0] * sides[1] * fixed.items
+    ctas = fixed.ctas
     slots = clusters_launched(kernel, fits * ctas)
     resident = slots if kernel.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
-    product, math = _math(kernel, constants)
+    product, math = fixed.product, fixed.math
     if promote and kernel.readers == 1:  # no other consumer multiplies while the sums are promoted
         math += constants.drain + PROMOTION * kernel.accumulators * 2 * kernel.tile_k / promote
     taken = l2_bytes_per_stage(kernel, problem)
-    asked, passed = _asked(kernel, problem, taken, sides, chip, constants)
-    load = asked / constants.l2_bytes + constants.stage + _from_dram(kernel, problem, resident, chip, constants)
-    load += constants.outside * _outside(kernel, problem, sides) * min(1.0, resident / prod(sides))
+    asked, passed = _asked(fixed, problem, taken, sides, chip)
+    load = asked / constants.l2_bytes + constants.stage + _from_dram(fixed, problem, resident, chip)
+    load += constants.outside * _outside(fixed, problem, sides) * min(1.0, resident / (sides[0] * sides[1]))
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
     away = constants.away if size > 1 else 0.0
@@ -295,7 +326,7 @@ def predict(
     math, load, l2 = math * ctas, load * ctas, l2 * ctas
     each = _norm((math, load, l2, ring), constants.sharpness)
 
-    epilogue = _epilogue(kernel, constants)
+    epilogue = fixed.epilogue
     if finish is not None:
         longer = _finish_clocks(finish) * kernel.accumulators * kernel.readers
         epilogue += max(0.0, longer - ORDERED * ordered_stages(kernel) * math / 2)
@@ -303,7 +334,7 @@ def predict(
     if kernel.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
         total = rounds * (max(each * steps, (each * steps + epilogue) / 2) + constants.turn) + epilogue
     else:
-        idle = epilogue if _loads_early(kernel) else epilogue + constants.latency + load
+        idle = epilogue if fixed.early else epilogue + constants.latency + load
         whole, rest = divmod(clusters, resident)
         if kernel.stream_k and (rest or not whole):
             left = 2 * kernel.tile_m * kernel.tile_n * 4 / constants.l2_bytes + constants.apart
@@ -313,12 +344,12 @@ def predict(
             total = rounds * (each * steps + idle)
     if kernel.scheduler == "dynamic":
         total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-    total += _entry(kernel, constants) + load
+    total += fixed.entry + load
 
     stages = clusters * size * steps / (chip.sms * total)
     busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-    moved = problem.bytes + _torn(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
+    moved = problem.bytes + _torn(fixed, problem) * problem.out_bytes * problem.m * problem.n
     least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
     if seconds > DRIFTING and not kernel.pace:
@@ -331,62 +362,6 @@ def predict(
 def _finish_clocks(finish: Finish) -> float:
     """Clocks of a finish for one register of one consumer's threads; gated, half of the registers are activated."""
     return ACTIVATION_CLOCKS.get(finish.activation, 0.0) / (2 if finish.gated else 1)
-
-
-def lower_bound(kernel: Kernel, chip: Chip = SXM, constants: ModelConstants = FITTED) -> Callable[[GemmProblem], float]:
-    """Return a function of the problem that is never above the seconds of :func:`predict`, for any raster and swizzle,
-    and takes a fifth of its time. A load counts as if neighbours stood in squares, which share most, and nothing were
-    read from DRAM. The clock is that of the fewest clocks, without the heat of the loads: the time rises with the
-    clocks of a launch.
-
-    Args:
-        kernel: without stream-K.
-        chip: the GPU.
-        constants: constants.
-    """
-    product, math = _math(kernel, constants)
-    size = kernel.cluster_size
-    product *= size / chip.sms
-    fits = clusters_at_once(size, chip)
-    most_ctas, parts = _ctas_per_sm(kernel), kernel.work_items
-    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    row = ELEMENT_BYTES * kernel.tile_k / _load_rate(kernel, False, constants)
-    row_a, row_b = row / kernel.cluster_n, row / kernel.cluster_m
-    passed = 2 / sqrt(max(1, NEIGHBOURS // size)) * size / chip.sms / constants.l2_share
-    all_busy, slots = chip.sms / size, clusters_launched(kernel, fits * most_ctas)
-    depth, hidden = max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong"
-    epilogue, entry, early = _epilogue(kernel, constants), _entry(kernel, constants), _loads_early(kernel)
-    dynamic, step = kernel.scheduler == "dynamic", kernel.tile_k * kernel.split_k
-    tile_m, tile_n, swapped = kernel.tile_m, kernel.tile_n, kernel.swap_ab
-    stage, latency, memory = constants.stage, constants.latency, constants.dram_rate * chip.memory_rate
-
-    def seconds(problem: GemmProblem) -> float:
-        problem = problem.in_words
-        down, across = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-        clusters = -(-down // rows) * -(-across // columns) * parts
-        ctas = min(most_ctas, -(-clusters // fits))
-        resident = min(slots, clusters)
-        of_a, of_b = row_a * min(tile_m, down), row_b * min(tile_n, across)
-        load = (of_a + of_b) / constants.l2_bytes + stage
-        l2 = passed * sqrt(of_a * of_b) * min(resident, all_busy)
-        steps = -(-problem.k // step)
-        limits = math * ctas, load * ctas, l2 * ctas, (math + latency + load) / depth
-        work = _norm(limits, constants.sharpness) * steps
-        rounds = -(-clusters // resident)
-        if hidden:
-            total = rounds * (max(work, (work + epilogue) / 2) + constants.turn) + epilogue
-        else:
-            total = rounds * (work + epilogue + (0.0 if early else latency + load))
-        if dynamic:
-            total = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-        total += entry + load
-        busy = min(1.0, clusters * steps * product / total)
-        clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
-        moved = problem.bytes + _torn(kernel, problem, constants) * problem.out_bytes * problem.m * problem.n
-        least = moved / memory + constants.launch / constants.fast_hz
-        return _norm((total / clock, least), constants.sharpness)
-
-    return seconds
 
 
 def _math(kernel: Kernel, constants: ModelConstants) -> tuple[float, float]:
@@ -405,20 +380,20 @@ def _epilogue(kernel: Kernel, constants: ModelConstants) -> float:
     if kernel.stores == "tma":
         epilogue += kernel.chunks * (constants.chunk + (constants.lone if kernel.epi_buffers == 1 else 0.0))
     if kernel.work_items > 1:
-        return epilogue + constants.apart + _through_memory(kernel, constants)
+        return epilogue + constants.apart + through_memory(kernel, constants)
     if kernel.split_k > 1:
         return epilogue + constants.meet + kernel.tile_m * kernel.tile_n * 4 / SMEM_BYTES_PER_CLOCK
     return epilogue
 
 
-def _torn(kernel: Kernel, problem: GemmProblem, constants: ModelConstants) -> float:
+def _torn(fixed: Fixed, problem: GemmProblem) -> float:
     """Extra share of C's bytes that writing it takes where rows of C, or of what a store writes, end within sectors."""
-    box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
-    shred = 32 * constants.shred / min(box, hopper.L2_LINE_BYTES // problem.out_bytes)
+    kernel, constants = fixed.kernel, fixed.constants
+    shred = 32 * constants.shred / min(fixed.box, hopper.L2_LINE_BYTES // problem.out_bytes)
     if problem.n * problem.out_bytes % SECTOR_BYTES:
         across = kernel.tile_m * kernel.cluster_m if kernel.swap_ab else kernel.tile_n * kernel.cluster_n
         return 128 * constants.torn / across + shred
-    return shred if kernel.stores == "tma" and box * problem.out_bytes % SECTOR_BYTES else 0.0
+    return shred if kernel.stores == "tma" and fixed.box * problem.out_bytes % SECTOR_BYTES else 0.0
 
 
 def _entry(kernel: Kernel, constants: ModelConstants) -> float:
@@ -428,11 +403,6 @@ def _entry(kernel: Kernel, constants: ModelConstants) -> float:
     entry = constants.launch + (constants.cluster if size > 1 else 0.0)
     tail = constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
     return entry * (1 - hidden) + constants.latency + tail
-
-
-def _loads_early(kernel: Kernel) -> bool:
-    """Return True if the next tile's loads run during the epilogue."""
-    return kernel.persistent and kernel.specialised and kernel.staging == "own"
 
 
 def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
@@ -446,7 +416,7 @@ def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> floa
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
     """Smooth maximum of several limits."""
     most = max(limits)
-    return most * sum([(one / most) ** sharpness for one in limits]) ** (1 / sharpness)
+    return most * sum([(limit / most) ** sharpness for limit in limits]) ** (1 / sharpness)
 
 
 def _ctas_per_sm(kernel: Kernel) -> int:
@@ -460,7 +430,7 @@ def _ctas_per_sm(kernel: Kernel) -> int:
     return max(1, min(by_memory, by_registers))
 
 
-def _through_memory(kernel: Kernel, constants: ModelConstants) -> float:
+def through_memory(kernel: Kernel, constants: ModelConstants) -> float:
     """Clocks in which a CTA writes its part of a tile to a workspace and reads the chunks that it owns from every
     part."""
     tile = 4 * kernel.tile_m * kernel.tile_n
@@ -469,44 +439,38 @@ def _through_memory(kernel: Kernel, constants: ModelConstants) -> float:
 
 
 def _asked(
-    kernel: Kernel,
-    problem: GemmProblem,
-    taken: tuple[float, float],
-    sides: tuple[int, int],
-    chip: Chip,
-    constants: ModelConstants,
+    fixed: Fixed, problem: GemmProblem, taken: tuple[float, float], sides: tuple[int, int], chip: Chip
 ) -> tuple[float, float]:
     """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
     they cost; and those that are left of them if what neighbours ask for too counts once.
 
     Args:
-        kernel, problem, chip, constants: as for :func:`predict`.
+        fixed, problem, chip: as for :func:`predict_fixed`.
         taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
     """
+    kernel, constants = fixed.kernel, fixed.constants
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
-    again = _repeated(sides, walk, kernel.work_items, by_part, kernel.cluster_size)
-    stage = ELEMENT_BYTES * kernel.tile_k
-    boxes = stage * kernel.tile_m / kernel.cluster_n, stage * kernel.tile_n / kernel.cluster_m
-    shares, slower = (kernel.share_m, kernel.share_n), SXM.memory_rate / chip.memory_rate
+    again = _repeated(sides, walk, fixed.items, by_part, fixed.size)
+    slower = SXM.memory_rate / chip.memory_rate
     layouts, astray = problem.layouts, _astray(problem)
     if kernel.swap_ab:
         layouts, astray = layouts[::-1], astray[::-1]
     asked = passed = 0.0
-    for axis, (lines, sectors), share, inside, box, repeated in zip(
-        layouts, astray, shares, taken, boxes, again, strict=True
-    ):
-        more = 0 if axis == "k" else hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1
-        rate = _load_rate(kernel, axis == "k", constants)
+    for side, axis in enumerate(layouts):
+        (lines, sectors), inside = astray[side], taken[side]
+        more = 0 if axis == "k" else fixed.extra_boxes[side]
+        rate = fixed.rates[axis == "k"]
         off = inside * (lines * constants.off_lines + sectors * constants.off_sectors) * slower
-        beyond = (box - inside) * constants.beyond
+        beyond = (fixed.boxes[side] - inside) * constants.beyond
         asked += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
-        passed += (inside * (1 - repeated) + beyond) / rate + off
+        passed += (inside * (1 - again[side]) + beyond) / rate + off
     return asked, passed
 
 
-def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> float:
+def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> float:
     """Pieces of 128 bytes outside the matrices that the boxes of all tiles hold in a stage, multicast counted once."""
+    kernel = fixed.kernel
     down, across = output_sides(kernel, problem.m, problem.n)
     rows, columns = sides[0] * kernel.cluster_m, sides[1] * kernel.cluster_n
     if kernel.moves_back(problem.k):
@@ -515,13 +479,14 @@ def _outside(kernel: Kernel, problem: GemmProblem, sides: tuple[int, int]) -> fl
     else:
         of_a = (rows * kernel.tile_m - down) * sides[1]
         of_b = (columns * kernel.tile_n - across) * sides[0]
-    return (of_a + of_b) * ELEMENT_BYTES * kernel.tile_k / hopper.L2_LINE_BYTES
+    return (of_a + of_b) * fixed.stage / hopper.L2_LINE_BYTES
 
 
-def _from_dram(kernel: Kernel, problem: GemmProblem, resident: int, chip: Chip, constants: ModelConstants) -> float:
+def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) -> float:
     """Clocks that what all busy SMs read from DRAM adds to the load of a stage."""
-    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / kernel.work_items)
-    read = ELEMENT_BYTES * kernel.tile_k * kernel.split_k * sum(patch)
+    kernel, constants = fixed.kernel, fixed.constants
+    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / fixed.items)
+    read = fixed.stage * kernel.split_k * (patch[0] + patch[1])
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     return constants.dram_share * read * (BURST_HZ / chip.memory_rate)
 
@@ -538,7 +503,7 @@ def _repeated(
         parts, by_part: split-K parts of a tile that are work items; True if all tiles of a part come first.
         size: CTAs of a cluster.
     """
-    (raster, swizzle, serpentine), tiles, stride = walk, prod(sides), 1 if size == 1 else TURNS
+    (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
     order = tile_order(*sides, raster, swizzle, serpentine, items.stop)
     asked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
+from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
@@ -27,7 +28,7 @@ from hopper_gemm.model.menu import (
     promising,
     technique,
 )
-from hopper_gemm.model.predict import lower_bound, predict
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet, waves
 from tests.conftest import ROOT
@@ -113,10 +114,12 @@ def drawn(count):
 
 def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
     for problem in drawn(40):
-        for kernel in random.Random(str(problem)).sample(menu(), 24):
-            if kernel.parts_at_launch:
-                kernel = kernel.but(split_k=random.Random(str(problem)).randrange(2, 65))
-            assert lower_bound(kernel)(problem) <= predict(kernel, problem).seconds * (1 + 1e-12)
+        rng = random.Random(str(problem))
+        kernels = rng.sample(menu(), 24)
+        parts = [rng.randrange(2, 65) if kernel.parts_at_launch else kernel.split_k for kernel in kernels]
+        bounds = LowerBounds(kernels)(problem, range(24), parts)
+        for kernel, bound, count in zip(kernels, bounds, parts, strict=True):
+            assert bound <= predict(kernel.but(split_k=count), problem).seconds * (1 + 1e-12)
 
 
 def test_the_ranking_is_that_of_all_predictions():
