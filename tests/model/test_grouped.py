@@ -87,3 +87,8 @@ def test_the_pick_is_legal_and_the_model_s_whatever_tables_say(grouping):
 def test_few_rows_a_group_take_narrow_tiles():
     few, many = (choose(problem(m=128 * rows, n=2048, groups=128)) for rows in (1, 2048))
     assert min(few.tile_m, few.tile_n) < 64 <= min(many.tile_m, many.tile_n)
+
+
+def test_the_dynamic_scheduler_evens_out_deep_groups_and_full_tiles_and_never_few_rows():
+    deep, full, few = problem("depth", k=65536), problem(m=65536, n=4096, k=4096), problem(m=128, n=8192, groups=128)
+    assert [choose(each).scheduler for each in (deep, full, few)] == ["dynamic", "dynamic", "static"]
