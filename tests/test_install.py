@@ -61,8 +61,8 @@ def test_machine_code_is_for_versions_from_the_floor_of_the_requirements_to_the_
     assert PYPROJECT["tool"]["hopper-gemm"]["tested"] == ends
 
 
-def test_the_readmes_table_of_requirements_says_what_is_required_and_what_doctor_asks_for():
-    text = (ROOT / "README.md").read_text().partition("## Requirements\n")[2].partition("\n## ")[0]
+def test_the_table_of_requirements_says_what_is_required_and_what_doctor_asks_for():
+    text = (ROOT / "docs/install.md").read_text().partition("## Requirements\n")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     table = {name: (needed, tested) for name, needed, tested in cells}
     dsl, ffi = ({one.operator: one.version for one in required()[name].specifier} for name in (DSL, TVM_FFI))

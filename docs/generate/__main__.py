@@ -25,6 +25,7 @@ from docs.generate.pages import certainty, chapters, claims, comparisons, depth,
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.sources import PIPELINING, recorded
+from docs.generate.pages.ways import ways
 from docs.generate.todays_code import write_todays_code
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.ladder.ladder_config import LADDER_FIELDS
@@ -557,6 +558,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "finish-variants": prices.variants,
     "examples": prices.examples,
     "in-models": prices.in_models,
+    "ways": ways,
     "invariant-bits": prices.bits,
     "invariant-torch": prices.torch_changes,
     "invariant-costs": prices.costs,

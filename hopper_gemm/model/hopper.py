@@ -65,9 +65,6 @@ SWIZZLE_BYTES = (128, 64, 32, 16)
 
 MBARRIER_BYTES = 8
 
-CLUSTER_MAX = 8
-"""CTAs of a cluster that every Hopper GPU must accept (GUIDE)."""
-
 L2_LINE_BYTES = 128
 """A line of the L2, of four sectors (CUDA programming guide, device memory accesses)."""
 

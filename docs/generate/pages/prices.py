@@ -249,7 +249,7 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
         if row.get("kernel") == rows[0].get("kernel"):
             by_finish.setdefault(row["finish"], []).append(row)
     gelu, gated = (_range(over(row, "eager") for row in by_finish[finish]) for finish in ("bias+gelu", "silu*up"))
-    tables = _examples(examples)
+    tables = example_tables(examples)
     layers_timed = (tables[title]["rows"] for title in LAYER)
     timed = [row for rows in layers_timed for row in rows]
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
@@ -272,7 +272,7 @@ def _range(ratios: Iterable[float]) -> str:
     return f"{found[0]:.3f}x to {found[-1]:.3f}x"
 
 
-def _examples(path: Path | None = None) -> dict[str, dict[str, Any]]:
+def example_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """The tables of the examples by title, the newest of each."""
     found = path or results_root() / "measurements/examples.jsonl"
     return {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
@@ -280,7 +280,7 @@ def _examples(path: Path | None = None) -> dict[str, dict[str, Any]]:
 
 def examples(path: Path | None = None) -> str:
     """The tables of the examples as they printed them on a GPU, the newest of each."""
-    tables = _examples(path)
+    tables = example_tables(path)
     return "\n\n".join(
         f"{title}, {table['device']} with torch {table['torch']}:\n\n{_printed(table['rows'])}"
         for title, table in tables.items()

@@ -1,0 +1,71 @@
+"""Which call for whom, with what it was measured to be worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from docs.generate.pages.comparisons import figure
+from docs.generate.pages.prices import COMPILED, LAYER, example_tables
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.tables.pivot import markdown
+
+RECIPES = {"tensor": "one scale", "row:128": "a scale a row, promoted", "blocks": "blocks"}
+"""Recipes of FP8 by their names in the rows."""
+
+
+def picked_figures(name: str, column: str) -> dict[str, str]:
+    """Of a table of picks, the figure over torch of each value of a column."""
+    rows = pd.read_csv(results_root() / "measurements" / f"{name}.csv")
+    return {str(value): figure(of.speedup) for value, of in rows.groupby(column, sort=False)}
+
+
+def gpu_of(name: str) -> str:
+    """The GPUs of a table of picks."""
+    rows = pd.read_csv(results_root() / "measurements" / f"{name}.csv")
+    return " and ".join(gpu.removeprefix("NVIDIA ") + "s" for gpu in dict.fromkeys(rows.gpu))
+
+
+def ways(examples: Path | None = None) -> str:
+    """A line for each kind of program: what to call, its figure, and the command that measures it."""
+    tables = example_tables(examples)
+
+    def layer(titles: tuple[str, ...], name: str) -> str:
+        return figure(row[name] for title in titles for row in tables[title]["rows"])
+
+    fp8, groups = picked_figures("fp8", "recipe"), picked_figures("groups", "kind")
+    by_recipe = "; ".join(f"{RECIPES[recipe]} {text}" for recipe, text in fp8.items())
+    example = "`python examples/llama_layer.py`"
+    compiled = "`python examples/llama_layer.py --compile`"
+    picks = "`python -m benchmarks.{} --out FILE`"
+    lines = [
+        ("eager model, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched eager"), "torch", example),
+        ("eager model, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused eager"), "torch", example),
+        ("CUDA graphs, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched graph"), "torch", example),
+        ("CUDA graphs, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused graph"), "torch", example),
+        (
+            "torch.compile",
+            "`linear`, `swiglu`, and stay compiled",
+            layer(COMPILED, "fused, compiled graph"),
+            "torch.compile",
+            compiled,
+        ),
+        (
+            "torch.compile",
+            "leaving the compiler: **do not**",
+            layer(COMPILED, "fused graph"),
+            "torch.compile",
+            compiled,
+        ),
+        (f"FP8 weights ({gpu_of('fp8')})", "`scaled_mm`", by_recipe, "torch's scaled_mm", picks.format("fp8")),
+        (
+            f"experts ({gpu_of('groups')})",
+            "`grouped_mm`",
+            f"forward {groups['rows']}; gradients of weights {groups['depth']}",
+            "torch's grouped_mm",
+            picks.format("groups"),
+        ),
+        ("batches", "`bmm`", groups["batch"], "torch.bmm", picks.format("groups")),
+    ]
+    return markdown(("you have", "call", "speedup, mean and least", "over", "measured by"), lines)
