@@ -70,7 +70,7 @@ NO_WORKSPACE, NO_FINISH, NO_SCALES, NO_ENDS = ((None,) * len(group) for group in
 """What stands for the arguments of a group that a kernel lacks."""
 
 NO_OBSERVER = (*(None,) * len(OBSERVER), *NO_SCALES, *NO_ENDS)
-"""What stands for all arguments behind a finish."""
+"""The arguments after those of a finish, of a launch without observer, scales and groups."""
 
 DEFINITIONS = (
     *(f"-DABI_MATRICES={len(MATRICES)}", f"-DABI_ORDER={len(ORDER)}", f"-DABI_WORKSPACE={len(WORKSPACE)}"),
