@@ -1,0 +1,175 @@
+"""Plant faults, one at a time, and see whether the tests find them.
+
+    python -m benchmarks.mutants TREE --out FILE [--seed SEED --count N] [--first N] [--last N] [--dry]
+
+TREE is a clone that may be changed. Without a seed the faults are those of benchmarks/mutants.toml, each with the tests
+that should find it; with one, ``count`` faults are drawn over all packages: a comparison with its neighbour, a constant
+off by one, a dropped operand of ``and``, ``or``, ``+`` or ``-``, a negated condition. Drawn faults are judged by the
+tests of their package. A fault that makes the tests hang counts as found. Each fault is a line of JSON in FILE as it
+comes; those that FILE has are not planted again, so that a run goes on where it stopped. Nothing here needs a GPU, and
+faults in what only a GPU runs survive: ``kernel`` is judged by the models of its protocols and by the compiled code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LISTED = Path(__file__).with_suffix(".toml")
+LIMIT_SECONDS = 600
+COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
+OPERATORS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+TESTS = {"model": ("tests/model",), "serve": ("tests/serve",), "compiler": ("tests/compiler",), "tune": ("tests/tune",)}
+TESTS |= {"kernel": ("tests/kernel", "tests/protocols", "tests/compiler"), "lab": ("tests/lab",)}
+TESTS |= {"cli": ("tests/test_cli.py", "tests/cli")}
+"""Tests of each package; those that do not exist are left out."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault.
+
+    Args:
+        file: from the root of the tree.
+        old, new: text, which stands once in the file, and what replaces it.
+        tests: paths of the tests that judge it.
+        line: of the text; 0 until it is planted.
+    """
+
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    line: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells faults apart, wherever the text stands by now."""
+        return self.file, self.old, self.new
+
+
+def listed() -> list[Fault]:
+    """The faults of the list."""
+    faults = tomllib.loads(LISTED.read_text(encoding="utf-8"))["faults"]
+    return [Fault(one["file"], one["old"], one["new"], tuple(one["tests"])) for one in faults]
+
+
+def drawn(tree: Path, seed: int, count: int) -> list[Fault]:
+    """Faults drawn evenly over all places where one can stand."""
+    every = [
+        fault
+        for path in sorted((tree / "hopper_gemm").rglob("*.py"))
+        for fault in faults_of(path.relative_to(tree), tree)
+    ]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def faults_of(file: Path, tree: Path) -> Iterator[Fault]:
+    """All faults that can be planted in a file; in whole lines, which tell places apart."""
+    text = (tree / file).read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    tests = tuple(path for path in TESTS.get(file.parts[1], ("tests",)) if (tree / path).exists())
+    for node in ast.walk(ast.parse(text)):
+        for start, end, new in replaced(node, text):
+            first, last = start[0] - 1, end[0] - 1
+            old = "".join(lines[first : last + 1])
+            before, after = lines[first].encode()[: start[1]].decode(), lines[last].encode()[end[1] :].decode()
+            if text.count(old) == 1:
+                yield Fault(str(file), old, f"{before}{new}{after}", tests, start[0])
+
+
+def replaced(node: ast.AST, text: str) -> Iterator[tuple[tuple[int, int], tuple[int, int], str]]:
+    """Where a node begins and ends, and faulty texts of it."""
+
+    def source(part: ast.expr) -> str:
+        return f"({ast.get_source_segment(text, part)})"
+
+    def span(part: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+        return (part.lineno, part.col_offset), (part.end_lineno or part.lineno, part.end_col_offset or 0)
+
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in OPERATORS:
+        operator = COMPARISONS[OPERATORS[type(node.ops[0])]]
+        yield *span(node), f"{source(node.left)} {operator} {source(node.comparators[0])}"
+    elif isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1):
+        yield *span(node), str(node.value + 1)
+    elif isinstance(node, ast.BoolOp):
+        kept = f" {'and' if isinstance(node.op, ast.And) else 'or'} ".join(map(source, node.values[:-1]))
+        yield *span(node), f"({kept})"
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield *span(node), source(node.left)
+    elif isinstance(node, ast.If | ast.IfExp):
+        yield *span(node.test), f"(not {source(node.test)})"
+
+
+def judge(fault: Fault, tree: Path) -> dict[str, object]:
+    """Plant a fault, run its tests, take it out again."""
+    path = tree / fault.file
+    text = path.read_text(encoding="utf-8")
+    if text.count(fault.old) != 1:
+        return {**asdict(fault), "status": "gone", "by": ""}
+    line = text[: text.index(fault.old)].count("\n") + 1
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not gpu and not results", *fault.tests]
+    beside = tree.parent / f"{tree.name}-home"
+    homes = {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(beside / "cache"), "XDG_DATA_HOME": str(beside / "data")}
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        run = subprocess.run(
+            command, cwd=tree, env={**os.environ, **homes}, capture_output=True, text=True, timeout=LIMIT_SECONDS
+        )
+        status = {0: "survived", 1: "caught"}.get(run.returncode, "caught" if run.returncode == 2 else "error")
+        by = next((one for one in run.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))), "")
+    except subprocess.TimeoutExpired:
+        status, by = "caught", "time limit"
+    finally:
+        path.write_text(text, encoding="utf-8")
+    return {**asdict(fault), "line": line, "status": status, "by": by[:160]}
+
+
+def main() -> None:
+    """Plant what the arguments name."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("tree", type=Path, help="a clone that may be changed")
+    parser.add_argument("--out", type=Path, required=True, help="file to which a line of JSON each is appended")
+    parser.add_argument("--seed", type=int, help="draw faults by this seed instead of the list")
+    parser.add_argument("--count", type=int, default=100, help="faults that are drawn")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--last", type=int)
+    parser.add_argument("--dry", action="store_true", help="only say which faults can be planted")
+    options = parser.parse_args()
+    tree = options.tree.resolve()
+    faults = listed() if options.seed is None else drawn(tree, options.seed, options.count)
+    written = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
+    done = {(row["file"], row["old"], row["new"]) for row in map(json.loads, written)}
+    for number, fault in list(enumerate(faults))[options.first : options.last]:
+        if options.dry:
+            here = (tree / fault.file).exists() and (tree / fault.file).read_text(encoding="utf-8").count(
+                fault.old
+            ) == 1
+            print(number, "can be planted" if here else "gone", fault.file, flush=True)
+        elif fault.key not in done:
+            row = judge(fault, tree)
+            with options.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"seed": options.seed, **row}) + "\n")
+            print(number, row["status"], fault.file, row["line"], row["by"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
