@@ -20,7 +20,7 @@ import random
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,9 +37,15 @@ OPERATORS = {
     ast.Is: "is",
     ast.IsNot: "is not",
 }
-TESTS = {"model": ("tests/model",), "serve": ("tests/serve",), "compiler": ("tests/compiler",), "tune": ("tests/tune",)}
-TESTS |= {"kernel": ("tests/kernel", "tests/protocols", "tests/compiler"), "lab": ("tests/lab",)}
-TESTS |= {"cli": ("tests/test_cli.py", "tests/cli")}
+TESTS: dict[str, tuple[str, ...]] = {
+    "model": ("tests/model",),
+    "serve": ("tests/serve",),
+    "compiler": ("tests/compiler",),
+    "tune": ("tests/tune",),
+    "kernel": ("tests/kernel", "tests/protocols", "tests/compiler"),
+    "lab": ("tests/lab",),
+    "cli": ("tests/test_cli.py", "tests/cli"),
+}
 """Tests of each package; those that do not exist are left out."""
 
 
@@ -119,6 +125,16 @@ def replaced(node: ast.AST, text: str) -> Iterator[tuple[tuple[int, int], tuple[
         yield *span(node.test), f"(not {source(node.test)})"
 
 
+def tested(tree: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run pytest on a tree, with caches and tables of its own."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not gpu and not results", *arguments]
+    beside = tree.parent / f"{tree.name}-home"
+    homes = {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(beside / "cache"), "XDG_DATA_HOME": str(beside / "data")}
+    return subprocess.run(
+        command, cwd=tree, env={**os.environ, **homes}, capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+
+
 def judge(fault: Fault, tree: Path) -> dict[str, object]:
     """Plant a fault, run its tests, take it out again."""
     path = tree / fault.file
@@ -126,14 +142,9 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
     if text.count(fault.old) != 1:
         return {**asdict(fault), "status": "gone", "by": ""}
     line = text[: text.index(fault.old)].count("\n") + 1
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not gpu and not results", *fault.tests]
-    beside = tree.parent / f"{tree.name}-home"
-    homes = {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(beside / "cache"), "XDG_DATA_HOME": str(beside / "data")}
     path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        run = subprocess.run(
-            command, cwd=tree, env={**os.environ, **homes}, capture_output=True, text=True, timeout=LIMIT_SECONDS
-        )
+        run = tested(tree, fault.tests)
         status = {0: "survived", 1: "caught"}.get(run.returncode, "caught" if run.returncode == 2 else "error")
         by = next((one for one in run.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))), "")
     except subprocess.TimeoutExpired:
@@ -158,6 +169,9 @@ def main() -> None:
     faults = listed() if options.seed is None else drawn(tree, options.seed, options.count)
     written = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
     done = {(row["file"], row["old"], row["new"]) for row in map(json.loads, written)}
+    collected = tested(tree, ["--collect-only", "tests"])
+    if collected.returncode:
+        sys.exit(f"the tests of {tree} cannot be collected without a fault: {collected.stdout.splitlines()[-1:]}")
     for number, fault in list(enumerate(faults))[options.first : options.last]:
         if options.dry:
             here = (tree / fault.file).exists() and (tree / fault.file).read_text(encoding="utf-8").count(

@@ -22,6 +22,8 @@ def tree(tmp_path):
     package, tests = tmp_path / "tree/hopper_gemm/tune", tmp_path / "tree/tests/tune"
     package.mkdir(parents=True)
     tests.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
     (package / "one.py").write_text(SOURCE)
     (tests / "test_one.py").write_text(TEST)
     return tmp_path / "tree"
