@@ -144,7 +144,7 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
     line = text[: text.index(fault.old)].count("\n") + 1
     path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     try:
-        run = tested(tree, fault.tests)
+        run = tested(tree, [*fault.tests, fault.file])  # its doctests too
         status = {0: "survived", 1: "caught"}.get(run.returncode, "caught" if run.returncode == 2 else "error")
         by = next((one for one in run.stdout.splitlines() if one.startswith(("FAILED", "ERROR"))), "")
     except subprocess.TimeoutExpired:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -149,3 +151,16 @@ def test_the_model_expects_no_gain_and_little_loss_of_a_finish():
 def test_a_finish_that_the_rules_allow_leaves_the_config_as_it_is():
     problem = GemmProblem(4096, 4096, 4096)
     assert default_config(problem, 0, Finish(activation="relu")) == default_config(problem)
+
+
+@pytest.mark.parametrize(("swap_ab", "most"), [(False, 264), (True, 260)])
+def test_a_residual_takes_registers_up_to_the_limit_that_was_compiled(swap_ab, most):
+    """Accumulators and columns of a chunk together, over all tiles and chunks: what is legal, and nothing beyond it."""
+    square, needs = GemmProblem(4096, 4096, 4096), {True: set(), False: set()}
+    shapes = product((64, 128, 192, 256), range(64, 257, 8), (1, 2), (8, 16, 32, 64, "wide"))
+    for tile_m, tile_n, consumers, epi_n in shapes:
+        config = GemmConfig(tile_m, tile_n, consumers=consumers, epi_n=epi_n, swap_ab=swap_ab, k_depth=4)
+        kernel = resolve(config)
+        if not reasons(config, square) and kernel.accumulators <= 200:
+            needs[not reasons(config, square, Finish(residual=True))].add(kernel.accumulators + kernel.chunk_n)
+    assert max(needs[True]) == most < min(needs[False]) <= most + 8

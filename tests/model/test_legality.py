@@ -230,6 +230,7 @@ def test_the_rules_on_registers_do_not_depend_on_the_number_of_parts_through_a_w
         ({"tile_m": 192, "tile_n": 144, "consumers": 1, "split": "m", "reduction": "cluster"}, False),
         ({"tile_m": 192, "tile_n": 128, "consumers": 1, "split": "m", "reduction": "cluster"}, True),
         ({"tile_m": 128, "tile_n": 208, "consumers": 1, "split": "m", "reduction": "cluster"}, True),
+        ({"tile_m": 128, "tile_n": 216, "consumers": 1, "split": "m", "reduction": "cluster"}, False),
         ({"tile_m": 192, "tile_n": 224, "consumers": 2, "split": "n", "reduction": "cluster"}, False),
         ({"tile_m": 256, "tile_n": 192, "consumers": 2, "split": "m", "reduction": "cluster"}, True),
         ({"tile_m": 384, "tile_n": 128, "consumers": 3, "split": "m", "reduction": "cluster"}, False),
@@ -293,3 +294,10 @@ def test_auto_shares_the_published_tiles_as_the_kernel_runs_them_best():
         256: (2, "m"),
         320: (2, "n"),
     }
+
+
+def test_a_workspace_is_legal_up_to_256_mib_and_not_beyond():
+    config = GemmConfig(128, 128, split_k=4, reduction="workspace")
+    sums = 4 * 4 * 128 * 128
+    for tiles, legal in ((2**28 // sums, True), (2**28 // sums + 1, False)):
+        assert is_legal(config, GemmProblem(128 * tiles, 128, 4096)) == legal
