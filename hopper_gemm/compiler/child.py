@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import signal
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -28,6 +30,9 @@ CONTEXT = multiprocessing.get_context("spawn")
 """Processes are spawned, not forked, so that none holds another's pipe open."""
 
 _STARTING = threading.Lock()
+
+_STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Processes that this one has started."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -176,8 +181,22 @@ def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple
     process = CONTEXT.Process(target=target, args=(far, *arguments), **options)
     with _without_main():
         process.start()
+    _STARTED.add(process)
     far.close()
     return process, line
+
+
+def _disown() -> None:
+    """Leave the processes to their parent, after a fork: multiprocessing would end them with this process. Another
+    thread may have held the lock."""
+    global _STARTING
+    _STARTING = threading.Lock()
+    listed: Any = multiprocessing.process
+    listed._children.difference_update(_STARTED)
+    _STARTED.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def ending(code: int | None) -> str:

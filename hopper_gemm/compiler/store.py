@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.trust import StoreError, opened_folder, read_in, read_trusted
@@ -233,6 +234,14 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
         return CubinReport(**entry), library
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def compiled_in(kernel: AnyId, store: Path | None = None) -> Literal["store", "package"] | None:
+    """Where a kernel is, by default in the user's store or else in the package; None if it must be compiled. Raises as
+    :meth:`KernelStore.report`."""
+    if KernelStore(store or default_store()).report(kernel) is not None:
+        return "store"
+    return "package" if shipped(kernel) is not None else None
 
 
 @dataclass(frozen=True)

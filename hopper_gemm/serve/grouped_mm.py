@@ -107,7 +107,11 @@ def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
 
 def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch; return False, and do nothing,
-    where TMA does not reach a matrix in place."""
+    where TMA does not reach a matrix in place.
+
+    Raises:
+        UncompiledError: torch may serve the call.
+    """
     (batch, m, k), n = a.shape, b.shape[-1]
     left, right = readable(a), readable(b.mT)
     if left is None or right is None or batch < 2 or batch * m >= ROWS_MOST or n % STEP or k % STEP:
@@ -148,8 +152,10 @@ def _along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
 def _kernel(
     m: int, n: int, k: int, dtype: str, layouts: str, groups: int, grouping: str, context: str, device: int, _: int
 ) -> Any:
-    """The kernel of a problem in a context, until the tables change."""
+    """The kernel of a problem in a context, until the tables change; of batches raises as :func:`batched`."""
     problem = GroupedProblem(m, n, k, dtype, layouts, groups=groups, grouping=grouping)
+    if grouping == "batch":  # torch.bmm is the same product; torch's groups have no bounds
+        launches.refuse_uncompiled(problem, device)
     with launches.loading_allowed():
         return launches.kernel_for(problem, device)
 
