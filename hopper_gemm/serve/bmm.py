@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 
 from hopper_gemm.model.rules.invariance import parts_of
-from hopper_gemm.serve.background import BACKGROUND, UncompiledError
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import DTYPES, check_call
-from hopper_gemm.serve.fallback import while_compiling
 from hopper_gemm.serve.grouped_mm import batched
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.launches import launch
@@ -62,17 +60,8 @@ def _bmm(
         out = a.new_empty((batch, m, n), dtype=out_dtype or a.dtype)
         rule = MODE.batch_invariant if batch_invariant is None else batch_invariant
         whole = out.numel() and a.shape[-1] and not (rule and parts_of(n, a.shape[-1]) > 1)
-        try:
-            if whole and a.dtype in DTYPES and batched(a, b, out):
-                return out
-        except UncompiledError as error:
-            if rule:
-                with while_compiling("wait"):
-                    batched(a, b, out)
-                return out
-            BACKGROUND.served(*error.args)
-            more = {} if out.dtype == a.dtype else {"out_dtype": out.dtype}
-            return torch.bmm(a, b, out=out, **more)
+        if whole and a.dtype in DTYPES and batched(a, b, out, invariant=rule):
+            return out
         for left, right, product in zip(a, b, out, strict=True):
             launch(Call(left, right, out=product, batch_invariant=batch_invariant, kind="mm"))
     return out

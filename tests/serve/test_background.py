@@ -59,7 +59,7 @@ def compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "shipped", lambda kernel: None)
     made = Compiler()
     fresh = Background(lambda store: made)
-    for module in (background, kernels, room, bmm):
+    for module in (background, kernels, room, grouped_mm):
         monkeypatch.setattr(module, "BACKGROUND", fresh)
     return made
 
