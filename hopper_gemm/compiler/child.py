@@ -158,9 +158,13 @@ class Child:
 def _without_main() -> Iterator[None]:
     """Context in which a process that this thread starts does not run the caller's ``__main__`` again, as the standard
     library has it do for what a script defines: a script without a guard would run in each process, and a script from
-    stdin cannot run."""
+    stdin cannot run. A daemon of multiprocessing, as the workers of servers are, may start it too: the standard library
+    refuses what would outlive a daemon that is killed, which these processes do not."""
+    current: Any = multiprocessing.current_process()
     with _STARTING:
         whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
+        daemon = current._config.get("daemon", False)
+        current._config["daemon"] = False
 
         def prepared(name: str) -> dict[str, Any]:
             ours = threading.get_ident() == thread
@@ -171,6 +175,7 @@ def _without_main() -> Iterator[None]:
             yield
         finally:
             multiprocessing.spawn.get_preparation_data = whole
+            current._config["daemon"] = daemon
 
 
 def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple[Any, Connection]:

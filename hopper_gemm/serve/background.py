@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import warnings
@@ -122,6 +123,7 @@ class Background:
         """End the processes."""
         if self._pool is not None:
             self._pool.close()
+            self._pool = None
 
     def _waits(self, kernel: AnyId) -> bool:
         """Return True if a kernel cannot be loaded: it is being compiled, from now on if no store has it, or cannot be.
@@ -129,11 +131,17 @@ class Background:
         if kernel in self._ready or kernel in self._failed:
             return kernel in self._failed
         new = kernel not in self._pending
-        if new and (compiled_in(kernel) is not None or not self._writable(KernelStore(default_store()))):
+        if new and (compiled_in(kernel) is not None or not self._able(KernelStore(default_store()))):
             self._ready.add(kernel)
             return False
         self._pending.add(kernel)
-        self._pool.submit([kernel])
+        try:
+            self._pool.submit([kernel])
+        except Exception:  # no process can be started here: each call compiles its own
+            self._ready |= self._pending
+            self.close()
+            self._pending.clear()
+            return False
         built = self._pool.built(kernel)
         if built is None:
             return True
@@ -144,8 +152,11 @@ class Background:
         self._ready.add(kernel)
         return False
 
-    def _writable(self, store: KernelStore) -> bool:
-        """Return True with processes that compile into a store, False if it cannot be written."""
+    def _able(self, store: KernelStore) -> bool:
+        """Return True with processes that compile into a store, False if it cannot be written, or if the program that
+        runs is no Python that could be started again."""
+        if not sys.executable or hasattr(sys, "frozen"):
+            return False
         try:
             store.prepare()
         except OSError:

@@ -234,6 +234,18 @@ def test_what_a_store_has_is_not_compiled_and_what_no_store_can_keep_is_the_call
         monkeypatch.setattr(store, "shipped", lambda kernel: None)
 
 
+def test_where_no_process_can_be_started_the_call_compiles(by_python, compiler, monkeypatch):
+    def fails(kernels):
+        raise BlockingIOError("fork: retry")
+
+    monkeypatch.setattr(compiler, "submit", fails)
+    hopper_gemm.matmul(random(M, K), random(K, N))
+    assert (by_python.names, compiler.closed, hopper_gemm.compiling().pending) == (["product"], True, ())
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    hopper_gemm.matmul(random(2 * M, K), random(K, N))
+    assert by_python.names == ["product"] * 2
+
+
 def test_padding_is_waited_for_as_its_kernel_is(by_python, compiler):
     hopper_gemm.matmul(random(M, 25), random(25, N))
     assert [isinstance(kernel, PaddingId) for kernel in compiler.submitted] == [False, True]
