@@ -21,6 +21,7 @@ store.shipped = lambda kernel: None
 m, n, k = 520, 1032, 2056
 a, w = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda").bfloat16()
 bias = torch.randn(n, device="cuda").bfloat16()
+batch = a.view(2, m // 2, k), w.t().expand(2, k, n).contiguous()
 ways = {
     "matmul": (lambda: hopper_gemm.matmul(a, w.t()), lambda: torch.mm(a, w.t())),
     "fp32": (
@@ -28,9 +29,10 @@ ways = {
         lambda: torch.mm(a, w.t(), out_dtype=torch.float32),
     ),
     "bias": (lambda: hopper_gemm.linear(a, w, bias), lambda: torch.addmm(bias, a, w.t())),
-    "batch": (
-        lambda: hopper_gemm.bmm(a.view(2, m // 2, k), w.t().expand(2, k, n).contiguous()),
-        lambda: torch.bmm(a.view(2, m // 2, k), w.t().expand(2, k, n).contiguous()),
+    "batch": (lambda: hopper_gemm.bmm(*batch), lambda: torch.bmm(*batch)),
+    "batch in fp32": (
+        lambda: hopper_gemm.bmm(*batch, out_dtype=torch.float32),
+        lambda: torch.bmm(*batch, out_dtype=torch.float32),
     ),
 }
 found = {}
