@@ -115,7 +115,8 @@ def calls(problem: GemmProblem) -> dict[Call, Callable[[], object]]:
 def rows_by_python() -> list[dict[str, object]]:
     """A row for each of our ways but the bare kernel, in this process without the extension of torch."""
     extension.extension_of = lambda source: None  # before matmul is imported
-    found = [row for problem in PROBLEMS for row in rows(problem)]
+    with hopper_gemm.while_compiling("wait"):
+        found = [row for problem in PROBLEMS for row in rows(problem)]
     return [
         {**row, "call": f"{row['call']}, by Python"}
         for row in found
@@ -150,7 +151,8 @@ def main() -> None:
     given = asked.parse_args()
     found = []
     if hopper_gemm.prebuild().extension:
-        found = [row for problem in PROBLEMS for row in rows(problem)]
+        with hopper_gemm.while_compiling("wait"):
+            found = [row for problem in PROBLEMS for row in rows(problem)]
     else:
         print("the extension of torch cannot be built; hopper-gemm doctor says what it needs", file=sys.stderr)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from hopper_gemm.serve import inductor
     from hopper_gemm.serve.ahead.prebuild import prebuild
     from hopper_gemm.serve.ahead.warmup import warmup
+    from hopper_gemm.serve.background import compiling
     from hopper_gemm.serve.bmm import bmm
-    from hopper_gemm.serve.fallback import fallback
+    from hopper_gemm.serve.fallback import fallback, while_compiling
     from hopper_gemm.serve.grouped_mm import grouped_mm
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
@@ -38,6 +39,7 @@ __all__ = [
     "bench",
     "bmm",
     "chained",
+    "compiling",
     "fallback",
     "grouped_mm",
     "inductor",
@@ -49,6 +51,7 @@ __all__ = [
     "swiglu",
     "use_table",
     "warmup",
+    "while_compiling",
 ]
 
 _SERVED = {
@@ -57,6 +60,7 @@ _SERVED = {
     "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
+    "compiling": "hopper_gemm.serve.background",
     "fallback": "hopper_gemm.serve.fallback",
     "grouped_mm": "hopper_gemm.serve.grouped_mm",
     "inductor": "hopper_gemm.serve.inductor",
@@ -68,6 +72,7 @@ _SERVED = {
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",
     "warmup": "hopper_gemm.serve.ahead.warmup",
+    "while_compiling": "hopper_gemm.serve.fallback",
 }
 """Imported at first use, since some bring torch and the DSL along."""
 

@@ -143,6 +143,7 @@ def explain(
     needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
+    from hopper_gemm.compiler.store import KernelId, compiled_in
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.menu import choices
     from hopper_gemm.model.predict import predict
@@ -160,13 +161,14 @@ def explain(
     explanation = explained(config, problem, chip)
     others = () if served.entry else choices(problem, CONSIDERED, chip=chip)
     considered = [(candidate, predict(candidate, problem, chip)) for candidate in others]
+    found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
             {"config": candidate.as_dict(), "predicted_us": prediction.seconds * 1e6, "paced_by": prediction.limit}
             for candidate, prediction in considered
         ]
-        origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates}
+        origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
         print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
     print("\n".join(lines(explanation)))
@@ -181,6 +183,10 @@ def explain(
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     for candidate, prediction in considered:
         print(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}")
+    if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
+        meanwhile = "the first call compiles it" if batch_invariant else "torch multiplies until a process compiled it"
+        missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
+        print(f"  compiled    {f'in the {found}' if found else missing}")
     print(f"  matmul      {other}{source}")
 
 

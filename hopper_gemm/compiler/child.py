@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import signal
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -28,6 +30,9 @@ CONTEXT = multiprocessing.get_context("spawn")
 """Processes are spawned, not forked, so that none holds another's pipe open."""
 
 _STARTING = threading.Lock()
+
+_STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Processes that this one has started."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -153,9 +158,13 @@ class Child:
 def _without_main() -> Iterator[None]:
     """Context in which a process that this thread starts does not run the caller's ``__main__`` again, as the standard
     library has it do for what a script defines: a script without a guard would run in each process, and a script from
-    stdin cannot run."""
+    stdin cannot run. A daemon of multiprocessing, as the workers of servers are, may start it too: the standard library
+    refuses what would outlive a daemon that is killed, which these processes do not."""
+    current: Any = multiprocessing.current_process()
     with _STARTING:
         whole, thread = multiprocessing.spawn.get_preparation_data, threading.get_ident()
+        daemon = current._config.get("daemon", False)
+        current._config["daemon"] = False
 
         def prepared(name: str) -> dict[str, Any]:
             ours = threading.get_ident() == thread
@@ -166,6 +175,7 @@ def _without_main() -> Iterator[None]:
             yield
         finally:
             multiprocessing.spawn.get_preparation_data = whole
+            current._config["daemon"] = daemon
 
 
 def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple[Any, Connection]:
@@ -176,8 +186,22 @@ def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple
     process = CONTEXT.Process(target=target, args=(far, *arguments), **options)
     with _without_main():
         process.start()
+    _STARTED.add(process)
     far.close()
     return process, line
+
+
+def _disown() -> None:
+    """Leave the processes to their parent, after a fork: multiprocessing would end them with this process. Another
+    thread may have held the lock."""
+    global _STARTING
+    _STARTING = threading.Lock()
+    listed: Any = multiprocessing.process
+    listed._children.difference_update(_STARTED)
+    _STARTED.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 def ending(code: int | None) -> str:

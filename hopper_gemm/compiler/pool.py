@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import AnyId, KernelStore, PaddingId
 
 COMPILE_SECONDS = 120.0
+
+IDLE_SECONDS = 30
+"""Time after which a process of :func:`compiling_while_needed` ends."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,21 @@ def compiling(store: Path) -> Handler:
 
     kernels = KernelStore(store)
     return lambda kernel: compile_into(kernels, kernel)
+
+
+def compiling_while_needed(store: Path) -> Handler:
+    """The handler of a process that compiles and ends when it was idle for :data:`IDLE_SECONDS`; a pool starts another
+    one."""
+    handler = compiling(store)
+
+    def compile_next(kernel: AnyId) -> CubinReport:
+        signal.alarm(0)
+        try:
+            return handler(kernel)
+        finally:
+            signal.alarm(IDLE_SECONDS)
+
+    return compile_next
 
 
 class CompilePool:

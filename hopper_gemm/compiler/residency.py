@@ -62,10 +62,6 @@ def _resident_clusters(device: int, size: int) -> int:
     board = _checked(driver.cuDeviceGet(device))
     _checked(driver.cuCtxPushCurrent(_checked(driver.cuDevicePrimaryCtxRetain(board))))
     try:
-        module = _checked(driver.cuModuleLoadData(_NOTHING))
-        kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
-        shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _checked(driver.cuFuncSetAttribute(kernel, shared, hopper.SMEM_BYTES))
         dimension = driver.CUlaunchAttribute()
         dimension.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         extent = dimension.value.clusterDim
@@ -75,12 +71,22 @@ def _resident_clusters(device: int, size: int) -> int:
         launch.blockDimX, launch.blockDimY, launch.blockDimZ = hopper.WARPGROUP_THREADS, 1, 1
         launch.sharedMemBytes = hopper.SMEM_BYTES
         launch.attrs, launch.numAttrs = [dimension], 1
-        clusters = int(_checked(driver.cuOccupancyMaxActiveClusters(kernel, launch)))
-        _checked(driver.cuModuleUnload(module))
-        return clusters
+        return int(_checked(driver.cuOccupancyMaxActiveClusters(_empty_kernel(device), launch)))
     finally:
         driver.cuCtxPopCurrent()
         driver.cuDevicePrimaryCtxRelease(board)
+
+
+@cache
+def _empty_kernel(device: int) -> Any:
+    """The kernel of the query in a device's primary context, which is current. The driver compiles it once, for
+    all sizes of clusters; it stays loaded."""
+    from cuda.bindings import driver
+
+    kernel = _checked(driver.cuModuleGetFunction(_checked(driver.cuModuleLoadData(_NOTHING)), b"nothing"))
+    shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _checked(driver.cuFuncSetAttribute(kernel, shared, hopper.SMEM_BYTES))
+    return kernel
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

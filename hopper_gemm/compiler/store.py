@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.trust import StoreError, opened_folder, read_in, read_trusted
@@ -167,21 +168,32 @@ def versions() -> dict[str, str]:
 def source_digest(*classes: str) -> str:
     """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel. The
     packages of builders and observers, given as module:name, are sources too where they are not the kernel's own."""
+    sources = _sources(*classes)
+    # parsing all sources takes 0.2 s, in every process that loads a kernel: the digest is kept, and a package brings it
+    kept = default_store().parent / "sources" / sha256(repr(sources))
+    for read, path in ((Path.read_bytes, FOLDER / kept.name), (read_trusted, kept)):
+        with contextlib.suppress(OSError, ValueError):
+            if re.fullmatch("[0-9a-f]{16}", digest := read(path).decode("ascii")):
+                return digest
+    digest = sha256("".join(name + bare_code(content.decode()) for name, content in sources))[:16]
+    with contextlib.suppress(OSError), opened_folder(kept.parent, make=True):
+        replace_file(kept, digest.encode(), 0o600)
+    return digest
+
+
+def bring_digest() -> None:
+    """Write the digest of the kernel's sources into :data:`FOLDER`."""
+    (FOLDER / sha256(repr(_sources()))).write_text(source_digest(), encoding="ascii")
+
+
+def _sources(*classes: str) -> list[tuple[str, bytes]]:
+    """Names and content of the sources of :func:`source_digest`."""
     root = Path(__file__).parents[1]
     modules = {root.parent.joinpath(*name.partition(":")[0].split(".")) for name in classes if name}
     folders = {module.parent for module in modules} - {root / "kernel"}
     own = [path for pattern in SOURCES for path in sorted(root.glob(pattern))]
     paths = (*own, *(path for folder in sorted(folders) for path in sorted(folder.rglob("*.py"))))
-    sources = [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
-    # parsing all sources takes a tenth of a second, in every process that loads a kernel: the digest is kept
-    kept = default_store().parent / "sources" / sha256(repr(sources))
-    with contextlib.suppress(OSError, ValueError):
-        if re.fullmatch("[0-9a-f]{16}", digest := read_trusted(kept).decode("ascii")):
-            return digest
-    digest = sha256("".join(name + bare_code(content.decode()) for name, content in sources))[:16]
-    with contextlib.suppress(OSError), opened_folder(kept.parent, make=True):
-        replace_file(kept, digest.encode(), 0o600)
-    return digest
+    return [(os.path.relpath(path, root), path.read_bytes()) for path in paths]
 
 
 def bare_code(source: str) -> str:
@@ -233,6 +245,14 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
         return CubinReport(**entry), library
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def compiled_in(kernel: AnyId, store: Path | None = None) -> Literal["store", "package"] | None:
+    """Where a kernel is, by default in the user's store or else in the package; None if it must be compiled. Raises as
+    :meth:`KernelStore.report`."""
+    if KernelStore(store or default_store()).report(kernel) is not None:
+        return "store"
+    return "package" if shipped(kernel) is not None else None
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _bmm(
         out = a.new_empty((batch, m, n), dtype=out_dtype or a.dtype)
         rule = MODE.batch_invariant if batch_invariant is None else batch_invariant
         whole = out.numel() and a.shape[-1] and not (rule and parts_of(n, a.shape[-1]) > 1)
-        if whole and a.dtype in DTYPES and batched(a, b, out):
+        if whole and a.dtype in DTYPES and batched(a, b, out, invariant=rule):
             return out
         for left, right, product in zip(a, b, out, strict=True):
             launch(Call(left, right, out=product, batch_invariant=batch_invariant, kind="mm"))

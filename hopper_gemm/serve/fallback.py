@@ -1,5 +1,5 @@
-"""What :func:`torch.mm` multiplies instead of the kernel: operands that the kernel cannot run, and, where asked for,
-problems on which torch.mm was measured to be faster."""
+"""What :func:`torch.mm` multiplies instead of the kernel: operands that the kernel cannot run, calls whose kernel is
+being compiled, and, where asked for, problems on which torch.mm was measured to be faster."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
+import torch
+from torch._guards import CompileContext
+
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import Pick
 
 Fallback = Literal["never", "unsupported", "faster"]
 POLICIES: tuple[Fallback, ...] = get_args(Fallback)
+
+WhileCompiling = Literal["torch", "wait"]
 
 GAIN = 1.02
 """Least speedup of torch.mm over a tuned kernel for which ``"faster"`` takes torch.mm: smaller ones lie within the
@@ -20,13 +25,18 @@ noise of boards and runs."""
 
 
 class Policy(threading.local):
-    """The policy of a thread for its next calls, of :data:`POLICIES`."""
+    """The policies of a thread for its next calls: of :data:`POLICIES`, and of :data:`WhileCompiling`, or None where it
+    set none."""
 
     def __init__(self) -> None:
         self.fallback: Fallback = "unsupported"
+        self.while_compiling: WhileCompiling | None = None
 
 
 POLICY = Policy()
+
+WAITING: list[str] = []
+"""An element for each context, of any thread, within which calls wait for their kernel."""
 
 
 @contextmanager
@@ -52,10 +62,58 @@ def fallback(policy: Fallback) -> Iterator[None]:
         ...     y = hopper_gemm.matmul(x, weight.t())
     """
     before, POLICY.fallback = POLICY.fallback, checked(policy)
+    waiting = ["never"] * (policy == "never")
+    WAITING.extend(waiting)
     try:
         yield
     finally:
         POLICY.fallback = before
+        del WAITING[: len(waiting)]
+
+
+@contextmanager
+def while_compiling(policy: WhileCompiling) -> Iterator[None]:
+    """Context that says what a call of this thread does whose kernel no store holds. Outside of any it is ``"torch"``.
+
+    The kernel is compiled by a process in the background, once, and the first call after that takes it; a kernel that
+    cannot be compiled is a warning, and torch goes on. :func:`hopper_gemm.compiling` says which calls torch served.
+
+    Under any policy a call waits that names a config, is batch-invariant, is captured into a CUDA graph, is timed by
+    Inductor, or runs under ``fallback("never")`` or ``torch.use_deterministic_algorithms``; and where torch has no
+    product that rounds as ours: ``linear`` with more than a bias, ``swiglu``, ``grouped_mm`` and ``scaled_mm``.
+
+    Args:
+        policy: ``"torch"``: torch.mm, torch.addmm or torch.bmm serves it. ``"wait"``: it waits until its kernel is
+            compiled, some seconds. A thread that says nothing, such as those of backward passes, waits while any other
+            thread is within ``"wait"`` or ``fallback("never")``.
+
+    Raises:
+        ValueError: another policy.
+
+    Example:
+        >>> with hopper_gemm.while_compiling("wait"):                          # doctest: +SKIP
+        ...     y = hopper_gemm.matmul(x, weight.t())
+    """
+    if policy not in get_args(WhileCompiling):
+        raise ValueError(f"while_compiling must be torch or wait but got {shown(policy)}")
+    before, POLICY.while_compiling = POLICY.while_compiling, policy
+    waiting = [policy] * (policy == "wait")
+    WAITING.extend(waiting)
+    try:
+        yield
+    finally:
+        POLICY.while_compiling = before
+        del WAITING[: len(waiting)]
+
+
+def torch_may_serve() -> bool:
+    """Return True if torch may serve a call of this thread while its kernel is compiled."""
+    own = POLICY.while_compiling
+    if own == "wait" or (own is None and WAITING) or POLICY.fallback == "never":
+        return False
+    if torch.are_deterministic_algorithms_enabled() or torch.cuda.is_current_stream_capturing():
+        return False
+    return CompileContext.try_get() is None  # else Inductor times what is launched, and would time torch for ours
 
 
 def checked(policy: object) -> Fallback:

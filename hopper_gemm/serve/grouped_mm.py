@@ -13,10 +13,11 @@ from hopper_gemm.model.grouped import ROWS_MOST, GroupedProblem
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import checks, launches
+from hopper_gemm.serve.background import BACKGROUND, UncompiledError
 from hopper_gemm.serve.call import Call, needs_gradient, traced, watched
 from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError, UnsupportedError, strided
-from hopper_gemm.serve.fallback import POLICY
-from hopper_gemm.serve.kernels import MODE
+from hopper_gemm.serve.fallback import POLICY, while_compiling
+from hopper_gemm.serve.kernels import CALLED, MODE
 from hopper_gemm.serve.operands import MISALIGNED, reaches
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
 
@@ -105,9 +106,10 @@ def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
 # Launches ---------------------------------------------------------------------------------------
 
 
-def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
-    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch; return False, and do nothing,
-    where TMA does not reach a matrix in place."""
+def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, invariant: bool = False) -> bool:
+    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch, or by torch.bmm while the kernel
+    is compiled, unless the product is invariant; return False, and do nothing, where TMA does not reach a matrix in
+    place."""
     (batch, m, k), n = a.shape, b.shape[-1]
     left, right = readable(a), readable(b.mT)
     if left is None or right is None or batch < 2 or batch * m >= ROWS_MOST or n % STEP or k % STEP:
@@ -118,9 +120,17 @@ def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     dtype = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype)
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
-        _kernel(batch * m, n, k, dtype, layouts, batch, "batch", MODE.context, a.get_device(), CHANGES.count)(
-            a, b.mT, out
-        )
+        key = batch * m, n, k, dtype, layouts, batch, "batch", MODE.context, a.get_device(), CHANGES.count
+        try:
+            kernel = _kernel(*key)
+        except UncompiledError as error:
+            if not invariant:
+                BACKGROUND.served(*error.args)
+                torch.bmm(a, b, out=out, **({} if out.dtype == a.dtype else {"out_dtype": out.dtype}))
+                return True
+            with while_compiling("wait"):
+                kernel = _kernel(*key)
+        kernel(a, b.mT, out)
     return True
 
 
@@ -148,8 +158,16 @@ def _along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
 def _kernel(
     m: int, n: int, k: int, dtype: str, layouts: str, groups: int, grouping: str, context: str, device: int, _: int
 ) -> Any:
-    """The kernel of a problem in a context, until the tables change."""
+    """The kernel of a problem in a context, until the tables change.
+
+    Raises:
+        UncompiledError: torch.bmm may serve the batch.
+    """
     problem = GroupedProblem(m, n, k, dtype, layouts, groups=groups, grouping=grouping)
+    for note in CALLED:
+        note(problem, context)
+    if grouping == "batch":  # torch.bmm is the same product; torch's groups have no bounds
+        launches.refuse_uncompiled(problem, device)
     with launches.loading_allowed():
         return launches.kernel_for(problem, device)
 

@@ -12,6 +12,7 @@ import torch
 
 from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.compiler.residency import memory_rate, resident_clusters
+from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.hopper import COMPUTE_CAPABILITY
@@ -20,6 +21,7 @@ from hopper_gemm.model.lookup import SISTERS, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import CLUSTER_SIZES, SXM, Chip
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
+from hopper_gemm.serve.background import BACKGROUND
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None, bool], LoadedKernel] = {}
 """Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
@@ -89,17 +91,33 @@ def kernel_for(
     """The kernel for a problem in this thread's context, loaded for the current device, whose index is given. The
     config is by default :func:`default_config`; other arguments and errors are those of
     :func:`hopper_gemm.compiler.loader.load`."""
-    config = config or default_config(problem, device, finish)
+    picked = config or default_config(problem, device, finish)
     scattered = "c" in problem.out_of_reach if scattered is None else scattered
-    key = config, problem, device, finish, scattered
+    key = picked, problem, device, finish, scattered
     if (loaded := _loaded.get(key)) is not None:  # without waiting for a thread that compiles
         return loaded
+    if config is None:
+        BACKGROUND.finish(KernelId.of(picked, problem, "", finish, scattered))
     with LOADING:
         if (loaded := _loaded.get(key)) is None:
             if len(_loaded) >= _LOADED_MOST:
                 _loaded.clear()
-            loaded = _loaded[key] = load(config, problem, finish=finish, scattered=scattered)
+            loaded = _loaded[key] = load(picked, problem, finish=finish, scattered=scattered)
     return loaded
+
+
+def compiles(
+    problem: GemmProblem,
+    device: int,
+    finish: Finish | None = None,
+    scattered: bool | None = None,
+    padded: bool = False,
+) -> bool:
+    """Return True while a process compiles what :func:`kernel_for` would compile with these arguments, or the launch
+    that pads operands, and after it could not be compiled."""
+    config = default_config(problem, device, finish)
+    kernel = KernelId.of(config, problem, "", finish, scattered)
+    return BACKGROUND.compiles(problem, [kernel, *[PaddingId()] * padded])
 
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:

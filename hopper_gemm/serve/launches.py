@@ -35,6 +35,7 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import EXTENSION
+from hopper_gemm.serve.background import BACKGROUND, UncompiledError
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
@@ -48,8 +49,8 @@ from hopper_gemm.serve.call import (
     watched,
 )
 from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
-from hopper_gemm.serve.fallback import POLICY, torch_is_faster
-from hopper_gemm.serve.kernels import CALLED, MODE, default_config, kernel_for, pick_for
+from hopper_gemm.serve.fallback import POLICY, torch_is_faster, torch_may_serve
+from hopper_gemm.serve.kernels import CALLED, MODE, compiles, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
@@ -284,7 +285,7 @@ def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...],
 
 def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     """The output of a call whose launch is not kept: check everything, launch, and keep the launch unless torch copies
-    something or does a part."""
+    something, does a part, or serves the call while its kernel is compiled."""
     table, native = LAUNCHES.table, LAUNCHES.native
     setting = None if native is None else LAUNCHES.setting(call)
     refuse_foreign(call)
@@ -319,7 +320,11 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     if call.a.numel() == 0 or call.b.numel() == 0:
         return _in_parts(call, below)
     with torch.cuda.device(call.a.get_device()), loading_allowed():
-        kernel = _kernel_of(call)
+        try:
+            kernel = _kernel_of(call)
+        except UncompiledError as error:  # the launch of torch is not kept: a later call takes the kernel
+            BACKGROUND.served(*error.args)
+            return _run(LAUNCHES.keep({}, key, call, launch_torch), call)
         if kernel is None:
             return _in_parts(call, below)
         out = _run(LAUNCHES.keep(table, key, call, kernel), call)
@@ -329,7 +334,11 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
 
 
 def _kernel_of(call: Call) -> Callable[..., None] | None:
-    """What runs a call that fits, loaded for the current device; None where it takes more than one launch."""
+    """What runs a call that fits, loaded for the current device; None where it takes more than one launch.
+
+    Raises:
+        UncompiledError: torch serves the call.
+    """
     a, b = (call.a, call.b.t()) if call.kind == "mm" else (folded(call.a), call.b)
     finish, rule = finish_of(call), invariant(call)
     rows_a, rows_b = rows_of(a), rows_of(b)
@@ -340,8 +349,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     kind = DTYPES[a.dtype] + ("_fp32" if dtype == torch.float32 else "")
     problem, device = GemmProblem(a.shape[0], b.shape[0], a.shape[1], kind, layouts, rule), a.get_device()
     torch_can = finish is None or (finish == BIASED and dtype == a.dtype)  # by torch.mm or torch.addmm
-    may_fall_back = POLICY.fallback == "faster" and call.config is None and not rule
-    if torch_can and may_fall_back and torch_is_faster(pick_for(problem, device)):
+    may_fall_back = torch_can and call.config is None and not rule
+    if may_fall_back and POLICY.fallback == "faster" and torch_is_faster(pick_for(problem, device)):
         return launch_torch
     pad_a = None if reaches(a if rows_a.by_depth else a.t()) else rows_a
     pad_b = None if reaches(b if rows_b.by_depth else b.t()) else rows_b
@@ -349,8 +358,11 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
         for note in CALLED if call.config is None else ():
             note(problem, MODE.context)
         matrix = None if call.out is None else as_matrix(call.out)
-        kernel = kernel_for(problem, device, call.config, scattered=None if matrix is None else not reaches(matrix))
-        return load_padded(kernel, pad_a, pad_b) if pad_a or pad_b else kernel
+        scattered, padded = None if matrix is None else not reaches(matrix), bool(pad_a or pad_b)
+        if may_fall_back:
+            refuse_uncompiled(problem, device, None, scattered, padded)
+        kernel = kernel_for(problem, device, call.config, scattered=scattered)
+        return load_padded(kernel, pad_a, pad_b) if padded else kernel
     bias, residual = call.bias, call.residual
     readable = bias is None or (bias.is_contiguous() and not bias.data_ptr() & MISALIGNED)
     readable = readable and (residual is None or reaches(folded(residual)))
@@ -360,7 +372,20 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
         return None
     for note in CALLED:
         note(problem, MODE.context)
+    if may_fall_back:
+        refuse_uncompiled(problem, device, finish)
     return kernel_for(problem, device, None, finish)
+
+
+def refuse_uncompiled(problem: GemmProblem, device: int, *kernel: Any) -> None:
+    """Refuse a kernel that is being compiled, or cannot be, where torch may serve the call meanwhile; arguments as of
+    :func:`hopper_gemm.serve.kernels.compiles`.
+
+    Raises:
+        UncompiledError: it is.
+    """
+    if torch_may_serve() and compiles(problem, device, *kernel):
+        raise UncompiledError(problem)
 
 
 def _in_parts(call: Call, below: bool) -> torch.Tensor:

@@ -22,9 +22,9 @@ def matmul(
 ) -> torch.Tensor:
     """``a @ b`` on a Hopper GPU, fp32 accumulation, as :func:`torch.mm`, with gradients.
 
-    The first call for a config compiles its kernel (about a second) unless the store holds it; calls from several
-    threads wait for each other there. Later calls with the same shapes and strides look it up and launch. It may be
-    captured into a CUDA graph.
+    A kernel that no store holds is compiled in the background while torch.mm serves
+    (:func:`hopper_gemm.while_compiling`); with a ``config`` the call compiles it. The first call after that loads it,
+    and later calls with the same shapes and strides look it up and launch. It may be captured into a CUDA graph.
 
     Args:
         a: (m, k), bf16 or fp16, contiguous along either axis (a pitch is fine); read in place.

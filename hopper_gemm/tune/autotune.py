@@ -13,17 +13,17 @@ import torch
 
 from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import find, own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem, shown
-from hopper_gemm.model.tuned import WARMUP, Pick, TunedEntry, write_tuned
+from hopper_gemm.model.tuned import CHANGES, WARMUP, Pick, TunedEntry, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
-from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
@@ -61,6 +61,7 @@ class Autotuned:
 
     Args:
         called: problems with their contexts, in the order of their first calls.
+        untuned: batches and groups that were called, which have no tuned configs: the model picks.
         measured: entries that were written to the user's table.
         failed: what has no entry, with the reason.
         seconds: that measuring took.
@@ -70,6 +71,7 @@ class Autotuned:
     candidates: int | None
     say: Callable[[str], None]
     called: dict[Case, None] = field(default_factory=dict)
+    untuned: dict[Case, None] = field(default_factory=dict)
     measured: list[TunedEntry] = field(default_factory=list)
     failed: dict[Case, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -113,7 +115,8 @@ def autotune(
     the fastest configs go to the user's own table, which later calls and later processes read.
 
     Every call counts whose config is looked up: of functions, operators, patched layers and compiled code, forward and
-    backward, each in its context (:func:`hopper_gemm.chained`) and batch-invariant if it is. Within the block nothing
+    backward, each in its context (:func:`hopper_gemm.chained`) and batch-invariant if it is. Of ``bmm`` and
+    ``grouped_mm`` a line says how many there were: no table has them, the model picks. Within the block nothing
     is measured, unless ``measure()`` of what it yields is called between two calls; never while a CUDA graph is
     captured. An exception in the block ends it without measuring.
 
@@ -149,14 +152,17 @@ def autotune(
     tuning = Autotuned(seconds, candidates, say)
 
     def note(problem: GemmProblem, context: str) -> None:
-        tuning.called.setdefault(Case(problem, context))
+        cases = tuning.untuned if isinstance(problem, GroupedProblem) else tuning.called
+        cases.setdefault(Case(problem, context))
 
     CALLED.append(note)
-    LAUNCHES.forget()  # a launch that is kept would not be noted
+    CHANGES.happened()  # a launch that is kept would not be noted
     try:
         yield tuning
     finally:
         CALLED.remove(note)
+    if tuning.untuned:
+        say(f"{len(tuning.untuned)} problems of bmm and grouped_mm run as picked: no table has batches or groups")
     tuning.measure()
 
 

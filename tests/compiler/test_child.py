@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import operator
 import subprocess
 import sys
 
 import pytest
 
-from hopper_gemm.compiler.child import Child
+from hopper_gemm.compiler.child import CONTEXT, Child
 
 SCRIPT = """
 import operator
@@ -31,6 +33,23 @@ def test_a_script_without_a_guard_runs_once(tmp_path, how):
     done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, text=True, check=False)
     assert done.stdout == DONE, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def ask(line):
+    """Send the answer of a child."""
+    child = Child(operator.itemgetter, 0)
+    line.send((child.ask(("answer",), 60).value, multiprocessing.current_process().daemon))
+    child.close()
+
+
+def test_a_daemon_of_multiprocessing_may_start_one():
+    near, far = CONTEXT.Pipe()
+    daemon = CONTEXT.Process(target=ask, args=(far,), daemon=True)
+    daemon.start()
+    assert near.poll(60)
+    assert near.recv() == ("answer", True)
+    daemon.join(60)
+    assert daemon.exitcode == 0
 
 
 def test_what_the_caller_has_set_reaches_the_process(tmp_path, monkeypatch):

@@ -130,6 +130,24 @@ def test_a_changed_source_of_machine_code_or_of_the_launch_leaves_the_file_unuse
         store.source_digest.cache_clear()
 
 
+def test_the_digest_of_the_sources_is_brought_too_and_a_damaged_one_is_computed(brought, monkeypatch, tmp_path):
+    """A fresh process parses no source."""
+    store.source_digest.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before, parse = set(brought.iterdir()), store.bare_code
+    store.bring_digest()
+    (file,) = set(brought.iterdir()) - before
+    digest = file.read_text()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(store, "bare_code", None)
+    store.source_digest.cache_clear()
+    assert store.source_digest(KERNEL.config.builder, "") == digest
+    file.write_text("0" * 15)
+    monkeypatch.setattr(store, "bare_code", parse)
+    store.source_digest.cache_clear()
+    assert store.source_digest(KERNEL.config.builder, "") == digest
+
+
 def test_without_a_range_of_versions_nothing_is_used(brought):
     (brought / store.TESTED).unlink()
     assert store.shipped(KERNEL) is None

@@ -20,6 +20,7 @@ import pytest
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store, source_digest
+from hopper_gemm.serve.fallback import while_compiling
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError, describe_current, find_hopper
 from hopper_gemm.tune.study.files import FileLock
 from tests.conftest import hoppers
@@ -102,6 +103,13 @@ def kernel_store(pytestconfig: pytest.Config) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, str(cache_folder(pytestconfig)))
         yield default_store()
+
+
+@pytest.fixture(autouse=True)
+def wait() -> Iterator[None]:
+    """Calls wait for their kernels: torch is not tested for ours."""
+    with while_compiling("wait"):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from hopper_gemm.serve.background import BACKGROUND
 from tests.serve.launcher import Launches
+
+
+@pytest.fixture(autouse=True)
+def all_compiled(monkeypatch):
+    """Every kernel is in a store: no process compiles."""
+    monkeypatch.setattr(BACKGROUND, "compiles", lambda problem, kernels: False)
 
 
 @pytest.fixture

@@ -128,6 +128,7 @@ class Launches:
         LAUNCHES.use(native)
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
+        monkeypatch.setattr(launches.BACKGROUND, "compiles", lambda problem, kernels: False)
         monkeypatch.setattr(launches, "kernel_for", self.kernel)
         grouped_mm._kernel.cache_clear()
         monkeypatch.setattr(launches, "load_padded", self._padded)

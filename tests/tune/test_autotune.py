@@ -12,13 +12,14 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.tuned import WARMUP, read_tuned
-from hopper_gemm.serve import kernels
+from hopper_gemm.serve import bmm, kernels
 from hopper_gemm.serve.ahead.prebuild import Prebuilt
 from hopper_gemm.tune import autotune as module
 from hopper_gemm.tune.measure.device import GpuId
@@ -159,6 +160,22 @@ def test_gradients_and_patched_layers_are_noted(gpu):
 
     sizes = {str(case.problem) for case in gpu.tuned(work).called}
     assert sizes == {"16x128x64", "128x64x16"}
+
+
+def test_batches_and_groups_are_named_in_a_line_and_not_measured(gpu):
+    a, b = torch.ones(4, 16, 64, dtype=torch.bfloat16), torch.ones(4, 64, 128, dtype=torch.bfloat16)
+
+    def work():
+        for _ in range(2):
+            bmm._bmm(a, b)
+        for note in kernels.CALLED:
+            note(GroupedProblem(16, 128, 64, groups=4), "isolated")
+
+    work()  # known before the block begins
+    tuning = gpu.tuned(work)
+    assert [str(case.problem) for case in tuning.untuned] == ["4 batch of 64x128x64", "4 rows of 16x128x64"]
+    assert (tuning.called, gpu.timed) == ({}, [])
+    assert gpu.said == ["2 problems of bmm and grouped_mm run as picked: no table has batches or groups"]
 
 
 def test_an_exception_in_the_block_ends_it_without_measuring(gpu):
