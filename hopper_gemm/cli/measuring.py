@@ -127,7 +127,6 @@ def tune(
     from hopper_gemm.tune.run.source import Source, choose
     from hopper_gemm.tune.study.shapes import read_shapes
     from hopper_gemm.tune.tables.conclusion import conclude
-    from hopper_gemm.tune.tables.pages.winners import winners
 
     options.check_word("--regime", regime, REGIMES)
     options.check_word("--context", context, CONTEXTS)
@@ -146,6 +145,8 @@ def tune(
     if shapes is not None:
         if (m, n, k) != (None, None, None):
             raise ValueError("give the problem as M N K or a list with --shapes, not both")
+        from hopper_gemm.tune.tables.pages.winners import winners
+
         if backend == "replay":
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
         if dtype != "bf16":
@@ -210,8 +211,6 @@ def compare(
 
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import conclude, local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
     from hopper_gemm.tune.study.shapes import problems_of
     from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables import comparison as tables
@@ -231,6 +230,9 @@ def compare(
         study = tables.recorded(["-".join([stem, *words]) for stem in lists], problems, names, regime, context)
         show(view(study), "json" if as_json else None)
         return
+    from hopper_gemm.cli.running import conclude, local_source, run_question
+    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
+
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])

@@ -24,8 +24,6 @@ from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import Spec
-from hopper_gemm.tune.tables.pages.publish import publish
-from hopper_gemm.tune.tables.view import view
 
 Say = Callable[[str], None]
 
@@ -65,6 +63,9 @@ def run_question(
 
 def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool) -> None:
     """Write the pages of a comparison or a map, and print its table: as JSON beside keys, or with a note below."""
+    from hopper_gemm.tune.tables.pages.publish import publish  # loads Matplotlib
+    from hopper_gemm.tune.tables.view import view
+
     for baseline, reason in question.missing.items():
         stderr(f"without {baseline}: {reason}")
     publish(question.out)
@@ -86,6 +87,8 @@ def run_sweep(
     spec: Spec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
 ) -> Path:
     """Run a sweep under a progress bar, write its pages, and return its folder."""
+    from hopper_gemm.tune.tables.pages.publish import publish  # loads Matplotlib
+
     question = open_sweep(spec, source, out, **options)
     plan, trials = question.plan(), options.get("trials")
     say(source.opening(verb, spec.name, question.out))
