@@ -19,9 +19,9 @@ from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.questions import tune
 from hopper_gemm.tune.run.questions.compare import Comparison, choose
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.questions import tune
 from hopper_gemm.tune.run.questions.tune import question, recorded_problem
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.files import read_object, write_sealed
