@@ -39,6 +39,11 @@ def test_every_requirement_is_pinned_to_a_version_within_its_range():
     assert [name for name, one in required().items() if not one.specifier.contains(pins[name])] == []
 
 
+def test_a_bare_install_has_what_torch_warns_without():
+    """torch declares no dependency on NumPy, and warns that it cannot initialise it, at its import."""
+    assert "numpy" in {Requirement(text).name for text in PROJECT["dependencies"]}
+
+
 def test_the_dsls_range_ends_at_versions_that_were_tested_and_the_upper_one_is_pinned():
     """.ci/dsl-range compiles with both ends."""
     ends = {one.operator: one.version for one in required()[DSL].specifier}
