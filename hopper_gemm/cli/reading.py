@@ -395,10 +395,15 @@ def store(
 
 @command
 def doctor(as_json: options.Json = False) -> None:
-    """Check this machine and say what to do."""
-    from hopper_gemm.cli.doctor import examine
+    """Check this machine and say what to do.
+
+    GPU, driver, versions, the extension in C++, machine code and tables; the last line has the commands that make fast
+    what is slow.
+    """
+    from hopper_gemm.cli.doctor import examine, remedy
 
     findings = examine()
-    print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(map(str, findings)))
+    lines = [*map(str, findings), *filter(None, [remedy(findings)])]
+    print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(lines))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)
