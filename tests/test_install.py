@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
 from packaging.requirements import Requirement
@@ -37,6 +39,15 @@ def pinned() -> dict[str, str]:
 def test_every_requirement_is_pinned_to_a_version_within_its_range():
     pins = pinned()
     assert [name for name, one in required().items() if not one.specifier.contains(pins[name])] == []
+
+
+def test_every_requirement_has_a_row_in_the_table_of_licences_as_its_own_metadata_states_them():
+    rows = re.findall(r"^\| `([\w.-]+)` \| [^|]+ \| ([^|]+) \|", (ROOT / "docs/licences.md").read_text(), re.MULTILINE)
+    build = [canonicalize_name(Requirement(text).name) for text in PYPROJECT["build-system"]["requires"]]
+    assert sorted(name for name, _ in rows) == sorted([*required(), *build])
+    for name, licence in rows:
+        with suppress(PackageNotFoundError):
+            assert metadata(name)["License-Expression"] in (None, licence)
 
 
 def test_a_bare_install_has_what_torch_warns_without():
