@@ -174,21 +174,21 @@ def explain(
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates}
         print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
+    spell = wording(long)
     title, *rest = lines(explanation)
-    printed = [title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest]
-    if explanation["legal"]:
-        source = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
-        if served.entry is not None and served.table is not None:
-            source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
-            if served.how != "other GPU":  # which tuned_on names
-                source += f", measured on an {served.entry.gpu}"
-        predicted = predict(served.config, problem, chip).seconds * 1e6
-        other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
-        for candidate, prediction in considered:
-            pace = f"{prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}"
-            printed.append(f"  considered  {pace}: {candidate}")
-        printed.append(f"  matmul      {other}{source}")
-    print(wording(long)("\n".join(printed)))
+    print(spell("\n".join([title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest])))
+    if not explanation["legal"]:
+        return
+    source = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
+    if served.entry is not None and served.table is not None:
+        source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
+        if served.how != "other GPU":  # which tuned_on names
+            source += f", measured on an {served.entry.gpu}"
+    predicted = predict(served.config, problem, chip).seconds * 1e6
+    other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
+    for candidate, prediction in considered:
+        print(spell(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}"))
+    print(spell(f"  matmul      {other}{source}"))
 
 
 @command
