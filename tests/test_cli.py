@@ -63,7 +63,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         ),
         (["sweep", "nowhere.toml"], "nowhere.toml does not exist; the sweeps lie in sweeps/"),
         (["sweep", "results"], "results cannot be read (Is a directory)"),
-        (["sweep", SEED, "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
+        (["sweep", SEED, "--backend", "cpu"], "'--backend': 'cpu' is not one of 'auto', 'cuda', 'replay'; see"),
         (["sweep", SEED, "--gpus", "all"], "indices with commas, each once, such as 0,1, but got 'all'"),
         (["sweep", SEED, "--backend", "replay", "--from", "sweeps"], "sweeps holds no rows.csv; name a results folder"),
         (
@@ -74,19 +74,19 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["sweep", SEED, "--backend", "replay", "--out", "/proc/here"], "/proc/here cannot be made"),
         (["sweep", SEED, "--backend", "replay", "--out", RECORDED], "takes no more rows; name another folder"),
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
-        (["ladder", "--backend", "cpu"], "backend must be one of auto, cuda, replay but got 'cpu'"),
+        (["ladder", "--backend", "cpu"], "'--backend': 'cpu' is not one of 'auto', 'cuda', 'replay'; see"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
         (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x89x447 bf16 burst isolated"),
         (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
-        (["tune", "64", "64", "64", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
-        (["tune", "64", "64", "64", "--context", "vacuum"], "--context must be one of isolated, chained but got"),
+        (["tune", "64", "64", "64", "--backend", "auto"], "'--backend': 'auto' is not one of 'cuda', 'replay'; see"),
+        (["tune", "64", "64", "64", "--context", "vacuum"], "'--context': 'vacuum' is not one of 'isolated', '"),
         (["tune", "64", "64", "64", "--shapes", SUITE], "or a list with --shapes, not both"),
         (["tune", "--shapes", "nowhere.toml"], "nowhere.toml does not exist"),
         (["tune", "--shapes", SUITE, "--gpus", "0,0"], "each once, such as 0,1, but got '0,0'"),
         (["tune", "--shapes", SUITE, "--backend", "replay"], "a list is measured, not replayed"),
         (["table", "tests"], "tests holds no rows.csv; name a results folder"),
         (["table", RECORDED, "--rows", "tilt"], "'tilt' is not a column"),
-        (["table", RECORDED, "--format", "pdf"], "--format must be one of csv, json, markdown, html but got 'pdf'"),
+        (["table", "nowhere", "--format", "pdf"], "'--format': 'pdf' is not one of 'csv', 'json', 'markdown', 'html'"),
         (["table", RECORDED, "--out", "t.txt"], "--out must end in one of .csv, .json, .md, .html but is t.txt"),
         (["table", RECORDED, "--problem", "1x2x3"], "it has 4096x4096x4096 burst chained, 4096x4096x4096 steady"),
         (["table", RECORDED, "--context", "isolated"], "has no such problem, regime and context"),
@@ -95,7 +95,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
             ["compare", "7", "7", "7", "--backend", "replay"],
             "no comparison of 7x7x7 with cublas, cublaslt in burst",
         ),
-        (["compare", "--backend", "auto"], "--backend must be one of cuda, replay but got 'auto'"),
+        (["compare", "--backend", "auto"], "'--backend': 'auto' is not one of 'cuda', 'replay'; see hopper-gemm"),
         (
             ["compare", "--backend", "replay", "--finalists", "x"],
             "--finalists shortens a measurement but --backend is re",
@@ -110,7 +110,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["worker", "tls://x:99999", "--pem", "x"], "prints it, but got 'tls://x:99999'"),
         (["worker", "tls://:80", "--pem", "x"], "prints it, but got 'tls://:80'"),
         (["pack", "tests"], "tests holds no rows.csv"),
-        (["export", RECORDED, "--format", "t5"], "--format must be csv or t4 but got 't5'"),
+        (["export", "nowhere", "--format", "t5"], "'--format': 't5' is not one of 'csv', 't4'; see hopper-gemm export"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -220,13 +220,13 @@ def test_explain_refuses_with_every_reason_and_still_succeeds():
     found = json.loads(done.stdout)
     assert (done.returncode, found["legal"]) == (0, False)
     assert [reason.split(":")[0] for reason in found["reasons"]] == ["tile_m", "k_depth"]
-    title, *refused = run(*asked).stdout.splitlines()
+    title, _, *refused = run(*asked).stdout.splitlines()
     assert title.endswith("on 4096x4096x4096 bf16: not legal")
     assert [line.split()[:2] for line in refused] == [["refused", "tile_m:"], ["refused", "k_depth:"]]
 
 
 def test_explain_of_a_problem_out_of_tmas_reach_says_what_is_padded_and_who_stores():
-    title, unaligned, *_, last = run("explain", "628", "89", "447", "--gpu", "h200").stdout.splitlines()
+    title, _, unaligned, *_, last = run("explain", "628", "89", "447", "--gpu", "h200").stdout.splitlines()
     assert title.endswith("on 628x89x447 bf16: legal")
     assert unaligned == "  unaligned   A and B padded by a launch ahead, C stored by threads"
     assert "628x96x448" in last, "tuned for the sizes filled up"

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from datetime import date
 from importlib import import_module
 from importlib.metadata import metadata, version
 
@@ -41,8 +42,9 @@ LONGEST_README = 80
 GENERATED = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->", re.DOTALL)
 
 
-def test_the_citation_is_of_this_version_and_licence():
+def test_the_citation_is_of_this_version_licence_and_a_day():
     cited = (ROOT / "CITATION.cff").read_text()
+    date.fromisoformat(re.search(r'^date-released: "(.+)"$', cited, re.MULTILINE)[1])
     assert f"\nversion: {hopper_gemm.__version__}\n" in cited
     assert f"\nlicense: {metadata('hopper-gemm')['License-Expression']}\n" in cited
 

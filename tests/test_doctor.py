@@ -14,12 +14,14 @@ from importlib.metadata import PackageNotFoundError, metadata, requires
 import pytest
 
 from hopper_gemm.cli import app, doctor, machine
-from hopper_gemm.cli.doctor import MachineFinding, examine
+from hopper_gemm.cli.doctor import PREBUILD, MachineFinding, examine, remedy
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
-from hopper_gemm.compiler import extension
+from hopper_gemm.compiler import extension, store
 from hopper_gemm.compiler.extension import extension_name
+from hopper_gemm.compiler.store import KernelStore, default_store, shipped_library
 from hopper_gemm.model.roofline import CHIPS, SXM, Chip
 from hopper_gemm.serve import EXTENSION
+from hopper_gemm.serve.ahead.prebuild import menu_kernels
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -152,19 +154,45 @@ def test_what_torch_was_built_for_is_read_from_its_file(monkeypatch, tmp_path, t
 
 
 @pytest.mark.parametrize("compiler", [True, False])
-def test_an_extension_of_torch_that_is_not_there_is_a_note_with_what_makes_it(monkeypatch, tmp_path, compiler):
+def test_an_extension_of_torch_that_is_not_there_is_slow_with_what_makes_it(monkeypatch, tmp_path, compiler):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(extension, "FOLDER", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: name if compiler else None)
-    one = judged()["extension of torch"]
-    assert (one.mark, "hopper_gemm.prebuild()" in one.fix, "install a C++ compiler" in one.fix) == (
-        "note",
-        True,
-        not compiler,
+    finding = judged()["extension of torch"]
+    assert finding.mark == "slow"
+    assert (
+        finding.fix
+        == f"{'' if compiler else 'install a C++ compiler (g++) and the headers of Python, then '}{PREBUILD}"
     )
+    assert judged(**NO_GPU)["extension of torch"].mark == "note"
     (tmp_path / str(extension_name(EXTENSION))).write_bytes(b"made")
     monkeypatch.setattr(extension, "is_whole", lambda data: data == b"made")
     assert judged()["extension of torch"].mark == "ok"
+
+
+def test_machine_code_of_the_menu_that_is_neither_shipped_nor_compiled_is_slow(monkeypatch, tmp_path):
+    """Shipped code counts if it was tested with the installed versions of the DSL and TVM-FFI."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(store, "FOLDER", tmp_path)
+    first, second = kernels = menu_kernels([("bf16", "kk")])[:2]
+    monkeypatch.setattr(doctor, "menu_kernels", lambda parts: kernels)
+    finding = judged()["machine code"]
+    assert (finding.mark, finding.fix) == ("slow", PREBUILD)
+    assert finding.value.startswith("0 of 2 kernels of the menu, 0 of them shipped")
+    KernelStore(default_store()).object_file(first).write_bytes(b"")
+    shipped_library(second).write_bytes(b"")
+    finding = judged()["machine code"]
+    assert finding.mark == "slow"
+    assert finding.value.startswith("1 of 2 kernels of the menu, 1 of them shipped, for other versions")
+    monkeypatch.setattr(doctor, "shipped", lambda kernel: (None, tmp_path))
+    assert judged()["machine code"].mark == "ok"
+
+
+def test_the_last_line_names_each_command_that_makes_fast_what_is_slow():
+    fixes = "hopper-gemm prebuild --menu", "install g++, then hopper-gemm prebuild --menu", "hopper-gemm tune M N K"
+    findings = [MachineFinding("slow", "thing", "none", fix) for fix in fixes]
+    assert remedy(findings) == f"What is slow is made fast by: {fixes[1]}; {fixes[2]}"
+    assert remedy([MachineFinding("note", "thing", "none", fixes[0])]) == ""
 
 
 @pytest.mark.parametrize("package", ["pynvml", "typer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,8 @@ from tests.conftest import ROOT
 
 def test_every_summary_is_a_whole_sentence_on_80_columns():
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}, terminal_width=80).output
-    lines = text.partition("Commands:\n")[2].splitlines()
+    panels = re.split(r"^\w+:\n", text, flags=re.MULTILINE)[2:]
+    lines = [line for panel in panels for line in panel.splitlines() if line]
     assert len(lines) > 10
     assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
 

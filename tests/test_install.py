@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
 from packaging.requirements import Requirement
@@ -39,6 +41,20 @@ def test_every_requirement_is_pinned_to_a_version_within_its_range():
     assert [name for name, one in required().items() if not one.specifier.contains(pins[name])] == []
 
 
+def test_every_requirement_has_a_row_in_the_table_of_licences_as_its_own_metadata_states_them():
+    rows = re.findall(r"^\| `([\w.-]+)` \| [^|]+ \| ([^|]+) \|", (ROOT / "docs/licences.md").read_text(), re.MULTILINE)
+    build = [canonicalize_name(Requirement(text).name) for text in PYPROJECT["build-system"]["requires"]]
+    assert sorted(name for name, _ in rows) == sorted([*required(), *build])
+    for name, licence in rows:
+        with suppress(PackageNotFoundError):
+            assert metadata(name)["License-Expression"] in (None, licence)
+
+
+def test_a_bare_install_has_what_torch_warns_without():
+    """torch declares no dependency on NumPy, and warns that it cannot initialise it, at its import."""
+    assert "numpy" in {Requirement(text).name for text in PROJECT["dependencies"]}
+
+
 def test_the_dsls_range_ends_at_versions_that_were_tested_and_the_upper_one_is_pinned():
     """.ci/dsl-range compiles with both ends."""
     ends = {one.operator: one.version for one in required()[DSL].specifier}
@@ -46,10 +62,17 @@ def test_the_dsls_range_ends_at_versions_that_were_tested_and_the_upper_one_is_p
     assert ends["<="] == pinned()[DSL]
 
 
-def test_tvm_ffis_range_begins_where_vllm_and_sglang_pin_it_and_the_newest_is_pinned_here():
-    """vLLM 0.33 and SGLang 0.5.23 require 0.1.11 exactly: a higher floor cannot be installed beside them."""
-    tvm_ffi = required()[TVM_FFI].specifier
-    assert {one.operator: one.version for one in tvm_ffi} == {">=": "0.1.11", "<": "0.2"}
+def test_what_servers_pin_lies_within_the_ranges_here_and_the_newest_tvm_ffi_is_pinned():
+    """A higher floor could not be installed beside them. docs/using.md lists their pins, with the day."""
+    page = (ROOT / "docs/using.md").read_text().partition("## Beside vLLM")[2].partition("\n## ")[0]
+    pins = re.findall(r"^\| (?:vllm|sglang|tilelang) [\d.]+ \| (\S+) \|(?: (\S+) )?", page, re.MULTILINE)
+    assert len(pins) == 3
+    for name, texts in zip((TVM_FFI, DSL), zip(*pins, strict=True), strict=True):
+        for text in filter(None, texts):
+            lowest = next(pin.version for pin in SpecifierSet(text) if pin.operator in ("==", ">="))
+            assert required()[name].specifier.contains(lowest)
+    tvm_ffi = {pin.operator: pin.version for pin in required()[TVM_FFI].specifier}
+    assert tvm_ffi == {">=": "0.1.11", "<": "0.2"}
     assert Version(pinned()[TVM_FFI]) > Version("0.1.11")
 
 

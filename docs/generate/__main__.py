@@ -165,20 +165,24 @@ def words(found: dict[str, str]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, from the command line's own help. ``typer utils docs`` would print
-    twice as many lines, summaries cut off among them, and no tables."""
+    """Every command with its arguments and options, from the command line's own help, panel by panel. ``typer utils
+    docs`` would print twice as many lines, summaries cut off among them, and no tables."""
     import typer
 
-    from hopper_gemm.cli import app
+    from hopper_gemm.cli.app import PANELS, app
 
     found = []
     group: Any = typer.main.get_command(app)
-    for name, command in sorted(group.commands.items()):
+    panels = [(panel, name) for panel, names in PANELS.items() for name in names]
+    for number, (panel, name) in enumerate(panels):
+        if number == 0 or panels[number - 1][0] != panel:
+            found += [f"## {panel}", ""]
+        command = group.commands[name]
         asked = [one for one in command.params if one.param_type_name == "argument"]
         names = [(one.metavar or one.name.upper()) for one in asked]
         pairs = zip(asked, names, strict=True)
         shown = " ".join(what if one.required or what.startswith("[") else f"[{what}]" for one, what in pairs)
-        found += [f"## `hopper-gemm {f'{name} {shown}'.rstrip()}`", "", one_line(command.help or ""), ""]
+        found += [f"### `hopper-gemm {f'{name} {shown}'.rstrip()}`", "", one_line(command.help or ""), ""]
         rows = []
         for one in command.params:
             if one.param_type_name == "option":

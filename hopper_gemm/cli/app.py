@@ -13,12 +13,35 @@ from functools import wraps
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import hopper_gemm
 from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.measure.device import NoHopperError
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+PANELS = {
+    "Use": ("doctor", "tune", "explain", "compare", "warmup", "prebuild", "table", "store"),
+    "Study": ("sweep", "map", "simulate", "report", "export", "pack", "seal", "worker"),
+    "Lab": ("ladder", "check", "counters", "trace"),
+}
+"""Every command by the panel of the help in which it stands: what users need first, then studies, then the kernel taken
+apart."""
+
+
+class PanelledGroup(TyperGroup):
+    """Commands whose help has a section for each of :data:`PANELS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the summaries of the commands, panel by panel."""
+        for panel, names in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(SUMMARY)) for name in names])
+
+
+SUMMARY = 80
+"""Most characters of a command's summary in the help."""
+
+app = typer.Typer(cls=PanelledGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 EXTRAS = {"distributed": "cluster", "cryptography": "cluster"}
 """Extra that installs a package, where it is not ``tune``."""
@@ -45,7 +68,7 @@ def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        message = error.format_message()
+        message = error.format_message().replace("Value error, ", "")  # Pydantic's words, not the user's
         is_usage = message.startswith("Usage")
         moved = (target for old, target in MOVED.items() if message.startswith(f"No such command '{old}'"))
         fix = next((f"it is {target} in a checkout" for target in moved), f"see {_path_of(error)} --help")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError
 from typing import Literal
 
 from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
-from hopper_gemm.compiler.store import KernelStore, default_store
+from hopper_gemm.compiler.store import KernelStore, default_store, shipped, shipped_library
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import own_paths, tables
 from hopper_gemm.model.roofline import CHIPS, SXM, Chip
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
+from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU, menu_kernels
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tune.study.files import shown
 
@@ -25,6 +28,9 @@ GLIBC = "2.28"
 DRIVER, DRIVER_CUDA = "580", "13.0"
 """The first driver that runs CUDA 13, which the DSL's extra ``cu13`` compiles for."""
 
+PREBUILD = "hopper-gemm prebuild --menu"
+"""Makes both the machine code of the menu and the extension of torch."""
+
 NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain, table and replays need no GPU"
 
 
@@ -32,10 +38,10 @@ NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain,
 class MachineFinding:
     """Result of one check of the machine: what was checked, its value, the needed value, and the fix if any.
 
-    ``mark`` is ``"ok"``, ``"note"`` (works without it) or ``"missing"``.
+    ``mark`` is ``"ok"``, ``"note"`` (works without it), ``"slow"`` (works, but takes longer) or ``"missing"``.
     """
 
-    mark: Literal["ok", "note", "missing"]
+    mark: Literal["ok", "note", "slow", "missing"]
     what: str
     value: str
     fix: str = ""
@@ -52,10 +58,19 @@ class MachineFinding:
 
 
 def examine(machine: Machine | None = None) -> list[MachineFinding]:
-    """Check system, Python, packages, GPU, driver, profiler, kernel store and results; by default of this machine."""
+    """Check system, Python, packages, GPU, driver, profiler, store, machine code, extension and tables; by default of
+    this machine."""
     facts = machine or this_machine()
     system, hardware = [*_system(facts), *_packages(facts)], [_gpu(facts), _driver(facts), *_torch(facts)]
-    return [*system, *hardware, _ncu(), _store(), *_extension(), _results(), *_tables()]
+    made_ahead = [_store(), *_machine_code(facts), *_extension(facts)]
+    return [*system, *hardware, _ncu(), *made_ahead, _results(), *_tables()]
+
+
+def remedy(findings: Iterable[MachineFinding]) -> str:
+    """Return in one line the commands that make fast what is slow; empty if nothing is."""
+    fixes = dict.fromkeys(finding.fix for finding in findings if finding.mark == "slow")
+    commands = [fix for fix in fixes if not any(fix in other for other in fixes if other != fix)]
+    return f"What is slow is made fast by: {'; '.join(commands)}" if commands else ""
 
 
 def _system(facts: Machine) -> list[MachineFinding]:
@@ -165,17 +180,39 @@ def _store() -> MachineFinding:
     return MachineFinding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
 
 
-def _extension() -> list[MachineFinding]:
+def _machine_code(facts: Machine) -> list[MachineFinding]:
+    """Count the kernels of the menu that a first call only loads, shipped or in the store; no finding without the DSL
+    or TVM-FFI, by whose versions the store names them."""
+    kernels = list(dict.fromkeys(menu_kernels(WHOLE_MENU)))
+    brought = {kernel for kernel in kernels if shipped_library(kernel).exists()}
+    unused = bool(brought) and shipped(next(iter(brought))) is None
+    store = KernelStore(default_store())
+    try:
+        ready = {kernel for kernel in kernels if store.object_file(kernel).exists()} | (set() if unused else brought)
+    except PackageNotFoundError:
+        return []
+    value = f"{len(ready)} of {len(kernels)} kernels of the menu, {len(brought)} of them shipped"
+    value += ", for other versions of the DSL and TVM-FFI than these" * unused
+    if len(ready) == len(kernels):
+        return [MachineFinding("ok", "machine code", value)]
+    return [MachineFinding(_slow(facts), "machine code", f"{value}: a first call may compile for a second", PREBUILD)]
+
+
+def _extension(facts: Machine) -> list[MachineFinding]:
     """Check the extension of torch, without which calls take longer on the host; no finding without torch."""
     if extension_name(EXTENSION) is None:
         return []
     what, library = "extension of torch", extension_of(EXTENSION)
     if library is not None:
         return [MachineFinding("ok", what, str(library))]
-    build = 'python -c "import hopper_gemm; hopper_gemm.prebuild()"'
     able = any(map(shutil.which, COMPILERS))
-    fix = f"{build} makes it" if able else f"install a C++ compiler (g++) and the headers of Python, then {build}"
-    return [MachineFinding("note", what, "not built: calls take longer on the host", fix)]
+    fix = PREBUILD if able else f"install a C++ compiler (g++) and the headers of Python, then {PREBUILD}"
+    return [MachineFinding(_slow(facts), what, "not built: calls take longer on the host", fix)]
+
+
+def _slow(facts: Machine) -> Literal["note", "slow"]:
+    """Return the mark of what slows down calls on a Hopper GPU."""
+    return "slow" if _has_hopper(facts) else "note"
 
 
 def _results() -> MachineFinding:
@@ -231,10 +268,13 @@ def _tables() -> list[MachineFinding]:
         for table in readable
         if table.path and table.serving
     ]
-    own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: hopper-gemm tune M N K"
+    tune = "hopper-gemm tune M N K"
+    own = "" if kind is None else f"to add your own to {shown(own_paths(kind)[0])}: {tune}"
     of = f"for {kind}" if kind else "no Hopper GPU here, so recorded entries of any"
     served = ", then ".join(descriptions) or "none; the model chooses every config"
     return [
-        MachineFinding("ok" if descriptions else "note", what, f"{of}: {served}", own),
+        MachineFinding("ok", what, f"{of}: {served}", own)
+        if descriptions
+        else MachineFinding("slow" if kind else "note", what, f"{of}: {served}", tune),
         *(MachineFinding("note", what, reason) for reason in damaged),
     ]

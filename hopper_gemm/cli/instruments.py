@@ -24,6 +24,7 @@ def ladder(
     backend: options.BackendName = "auto",
     recorded: options.Recorded = None,
     verbose: options.Verbose = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure the kernel one design step at a time.
@@ -43,12 +44,12 @@ def ladder(
     if not question.rungs:
         fail(f"{shown(file)} has no [[rungs]]; name a sweep that has, or run it with hopper-gemm sweep")
     source = choose(lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus))
-    study = read_study(run_sweep(question, source, out, "Measuring", saying(as_json), verbose))
+    study = read_study(run_sweep(question, source, out, "Measuring", saying(as_json), verbose, long))
     steps = steps_of(rows_of(study, "sweep"), study.provenance["rungs"])
     if as_json:
         print(json.dumps([step.as_dict() for step in steps]))
     else:
-        show(view(study), page=f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}\n")
+        show(view(study), page=f"{markdown_table(ladder_table(steps), 'rung')}\n\n{LADDER_LEGEND}\n", long=long)
 
 
 @command

@@ -7,14 +7,14 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
 from hopper_gemm.cli.reading import show
-from hopper_gemm.model.point import CONTEXTS, REGIMES
+from hopper_gemm.cli.shorthand import EXPLANATION, wording
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import local_root, slug
 from hopper_gemm.tune.study.files import shown, suite_file
@@ -38,6 +38,7 @@ def sweep(
     recorded: options.Recorded = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
     verbose: options.Verbose = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Measure the points of a sweep.
@@ -68,12 +69,12 @@ def sweep(
         if as_json:
             print(json.dumps(plan.as_dict()))
         return
-    folder = run_sweep(question, source, out, "Measuring", say, verbose, trials=trials)
+    folder = run_sweep(question, source, out, "Measuring", say, verbose, long, trials=trials)
     if as_json:
         print(json.dumps(summary(folder)))
     else:
         study = read_study(folder)
-        show(view(study), page=(folder / "table.md").read_text())
+        show(view(study), page=(folder / "table.md").read_text(), long=long)
         with suppress(ModuleNotFoundError):  # of the extra lab
             write(study, folder / "report.html")
             stderr(f"To look at: {(folder / 'report.html').absolute().as_uri()}")
@@ -94,9 +95,9 @@ def tune(
         typer.Option("--budget", "--seconds", min=1, metavar="SECONDS", help="Time to search for. Default: 60."),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
-    sampler: Annotated[str, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
+    sampler: Annotated[options.SamplerName, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
     backend: Annotated[
-        str, typer.Option(help="cuda; or replay: search a recorded study, which tunes nothing.")
+        options.CudaOrReplay, typer.Option(help="cuda; or replay: search a recorded study, which tunes nothing.")
     ] = "cuda",
     recorded: Annotated[
         Path | None, typer.Option("--from", help="Study to replay. Default: the recorded one of this problem.")
@@ -115,6 +116,7 @@ def tune(
     finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
     batch_invariant: options.BatchInvariant = False,
     verbose: options.Verbose = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Find the best config of a problem for matmul to run.
@@ -127,11 +129,7 @@ def tune(
     from hopper_gemm.tune.run.source import Source, choose
     from hopper_gemm.tune.study.shapes import read_shapes
     from hopper_gemm.tune.tables.conclusion import conclude
-    from hopper_gemm.tune.tables.pages.winners import winners
 
-    options.check_word("--regime", regime, REGIMES)
-    options.check_word("--context", context, CONTEXTS)
-    options.check_word("--backend", backend, ("cuda", "replay"))
     keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "sampler": sampler}
     limits = {"seconds": budget, "trials": trials}
     if given := {name: limit for name, limit in limits.items() if limit is not None}:
@@ -146,6 +144,8 @@ def tune(
     if shapes is not None:
         if (m, n, k) != (None, None, None):
             raise ValueError("give the problem as M N K or a list with --shapes, not both")
+        from hopper_gemm.tune.tables.pages.winners import winners
+
         if backend == "replay":
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
         if dtype != "bf16":
@@ -159,10 +159,10 @@ def tune(
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
         spec = question(problems, keys, listed=read.name, **ahead)
-        folder = run_sweep(spec, source, out, "Tuning", say, verbose)
+        folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
         best = winners(read_study(folder))
         result = {"out": str(folder), "problems": [winner.as_dict() for winner in best]}
-        print(json.dumps(result) if as_json else (folder / "table.md").read_text())
+        print(json.dumps(result) if as_json else wording(long)((folder / "table.md").read_text()))
         if left := [winner.key for winner in best if not winner.final]:
             lacking = f"{len(left)} of {len(best)} problems are not tuned"
             fail(f"{lacking}, the first is {left[0]}; its rows say why", CHECK_FAILED)
@@ -174,9 +174,10 @@ def tune(
         lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
     )
     spec = question([problem], keys, recorded=source.recorded, **ahead)
-    folder = run_sweep(spec, source, out, "Tuning", say, verbose)
+    folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
     conclusion = conclude(folder)
-    print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else "\n".join(conclusion.lines()))
+    text = wording(long)("\n".join(conclusion.lines()))
+    print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else text)
 
 
 @command
@@ -188,10 +189,13 @@ def compare(
     ] = "cublas,cublaslt",
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
-    config: Annotated[str, typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")] = "tuned",
+    config: Annotated[
+        Literal["tuned", "auto"], typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")
+    ] = "tuned",
     batch_invariant: options.BatchInvariant = False,
     backend: Annotated[
-        str, typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing.")
+        options.CudaOrReplay,
+        typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing."),
     ] = "cuda",
     recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
     out: options.StudyOut = None,
@@ -204,33 +208,34 @@ def compare(
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare the kernel with cuBLAS and other libraries.
 
     Each problem runs the config that matmul runs. The same command goes on where the last run stopped.
     """
-    from hopper_gemm.cli.running import conclude, local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
     from hopper_gemm.tune.study.shapes import problems_of
     from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables import comparison as tables
     from hopper_gemm.tune.tables.view import view
 
-    options.check_word("--backend", backend, ("cuda", "replay"))
     if finalists is not None and backend == "replay":
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_rule(problems, batch_invariant)
-    unusual = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
+    unusual: list[str] = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
     unusual += ["batch-invariant"] * batch_invariant
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
         study = tables.recorded(["-".join([stem, *words]) for stem in lists], problems, names, regime, context)
-        show(view(study), "json" if as_json else None)
+        show(view(study), "json" if as_json else None, long=long)
         return
+    from hopper_gemm.cli.running import conclude, local_source, run_question
+    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
+
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
     kind = source.gpus[0].name
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
@@ -253,7 +258,7 @@ def compare(
     if comparison.open:
         job = {"against": names, "fresh": min(processes - 1, 1), "verbose": verbose}
         run_question(comparison, source, title, stderr, comparison, shared=shared, **job)
-    conclude(comparison, {"missing": comparison.missing}, f"Written to {shown(folder)}", as_json)
+    conclude(comparison, {"missing": comparison.missing}, f"Written to {shown(folder)}", as_json, long)
 
 
 @command
@@ -268,7 +273,9 @@ def map(
     drawn: Annotated[
         int | None, typer.Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")] = "cuda",
+    backend: Annotated[
+        options.CudaOrReplay, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")
+    ] = "cuda",
     recorded: options.Recorded = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
@@ -287,7 +294,6 @@ def map(
     from hopper_gemm.tune.study.spec import command_spec
     from hopper_gemm.tune.tables.view import view
 
-    options.check_word("--backend", backend, ("cuda", "replay"))
     read = read_shapes(shapes or suite_file().with_name("map.toml"))
     name = f"{read.name}-held-out" if held_out else read.name
     if backend == "replay":
@@ -329,6 +335,7 @@ def warmup(
     layouts: options.Layouts = "kk",
     candidates: Annotated[int, typer.Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
     batch_invariant: options.BatchInvariant = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Time a few picks of untuned problems; keep the fastest for matmul.
@@ -348,12 +355,15 @@ def warmup(
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:
         problems = tuple(replace(problem, dtype=dtype, layouts=layouts) for problem in problems)
-    done = warm_up(options.with_rule(problems, batch_invariant), candidates, say=stderr)
+    if not long:
+        stderr(f"Configs: {EXPLANATION}.")
+    spell = wording(long)
+    done = warm_up(options.with_rule(problems, batch_invariant), candidates, say=lambda line: stderr(spell(line)))
     if as_json:
         failed = [{"problem": asdict(problem), "reason": why} for problem, why in done.failed.items()]
         print(json.dumps({**asdict(replace(done, failed={})), "failed": failed}))
     else:
-        print(done)
+        print(spell(str(done)))
     if done.failed:
         fail(f"{len(done.failed)} problems have no candidate that could be compiled", CHECK_FAILED)
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hopper_gemm.model.problem import DTYPES, GemmProblem
 from hopper_gemm.tune.study.files import here_or_recorded
+
+DtypeName = Literal["bf16", "fp16", "bf16_fp32", "fp16_fp32"]
+LayoutsName = Literal["kk", "mk", "kn", "mn"]
+RegimeName = Literal["burst", "steady"]
+ContextName = Literal["isolated", "chained"]
+SamplerName = Literal["gp", "tpe", "prior", "random", "exhaustive"]
+AnyBackend = Literal["auto", "cuda", "replay"]
+CudaOrReplay = Literal["cuda", "replay"]
+TableForm = Literal["csv", "json", "markdown", "html"]
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 REPLAYED = "Recorded study to replay. Default: the one of the same name."
@@ -23,13 +32,14 @@ MaybeM = Annotated[int | None, typer.Argument(metavar="[M]", help="Rows of A and
 MaybeN = Annotated[int | None, typer.Argument(metavar="[N]", help="Columns of B and C.")]
 MaybeK = Annotated[int | None, typer.Argument(metavar="[K]", help="Columns of A, rows of B.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every point.")]
-Dtype = Annotated[str, typer.Option(help=f"{TYPES}; a list says so itself.")]
+Dtype = Annotated[DtypeName, typer.Option(help=f"{TYPES}; a list says so itself.")]
+Long = Annotated[bool, typer.Option("--long", help="Name each parameter of a config instead of the shorthand.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Gpus = Annotated[str, typer.Option(help="Indices of GPUs among those that CUDA_VISIBLE_DEVICES shows, as 0,1.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Measure although another process keeps the GPU busy.")]
 Cluster = Annotated[bool, typer.Option("--cluster", help="Measure on workers that join; prints how other hosts join.")]
 Host = Annotated[str, typer.Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
-BackendName = Annotated[str, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
+BackendName = Annotated[AnyBackend, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
 StudyOut = Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
 StudyFolder = Annotated[
     Path,
@@ -47,7 +57,7 @@ TunedFirst = Annotated[
 ]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
-Layouts = Annotated[str, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
+Layouts = Annotated[LayoutsName, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
 BatchInvariant = Annotated[
     bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
 ]
@@ -56,17 +66,13 @@ Kind = Annotated[
 ]
 Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
-Regime = Annotated[str, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
-Context = Annotated[str, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")]
-OnlyRegime = Annotated[str | None, typer.Option(help="Only this regime.")]
-OnlyContext = Annotated[str | None, typer.Option(help="Only this context: isolated or chained.")]
+Regime = Annotated[RegimeName, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
+Context = Annotated[
+    ContextName, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")
+]
+OnlyRegime = Annotated[RegimeName | None, typer.Option(help="Only this regime.")]
+OnlyContext = Annotated[ContextName | None, typer.Option(help="Only this context: isolated or chained.")]
 OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")]
-
-
-def check_word(option: str, value: str, words: Iterable[str]) -> None:
-    """Raise a ValueError unless an option has one of some words."""
-    if value not in words:
-        raise ValueError(f"{option} must be one of {', '.join(words)} but got {value!r}")
 
 
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:

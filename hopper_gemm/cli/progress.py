@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from rich import progress as bars
 from rich.console import Console
 
+from hopper_gemm.cli.shorthand import wording
 from hopper_gemm.tune.run.questions.sweep import Progress, Watcher
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.tables.pivot import interval, words
@@ -23,27 +24,28 @@ LINE_SECONDS = 5.0
 """Time between two lines of progress where stderr is no terminal."""
 
 
-def watching(open_points: int, verbose: bool = False) -> AbstractContextManager[Reporter]:
-    """Return a watcher for a sweep and a printer of lines beside it, on stderr; ``verbose``: a line for every point."""
-    return _bar(open_points, verbose) if sys.stderr.isatty() else nullcontext(_lines(verbose))
+def watching(open_points: int, verbose: bool = False, long: bool = False) -> AbstractContextManager[Reporter]:
+    """Return a watcher for a sweep and a printer of lines beside it, on stderr; ``verbose``: a line for every point,
+    ``long``: with the parameters of configs by name."""
+    return _bar(open_points, verbose, long) if sys.stderr.isatty() else nullcontext(_lines(verbose, long))
 
 
-def describe(progress: Progress) -> str:
-    """Return a row as one line of text."""
+def describe(progress: Progress, long: bool = False) -> str:
+    """Return a row as one line of text; its config with parameters by name if ``long``."""
     row = progress.row
     result = f"{words(row.status)}: {row.reason}"
     if row.ok:
         result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
     best = "" if progress.best is None else f", best {_goal(progress)}"
     count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
-    return f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}"
+    return wording(long)(f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}")
 
 
 def _goal(progress: Progress) -> str:
     return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
-def _lines(verbose: bool) -> Reporter:
+def _lines(verbose: bool, long: bool) -> Reporter:
     started = time.monotonic()
     last_line = started - LINE_SECONDS
 
@@ -55,13 +57,13 @@ def _lines(verbose: bool) -> Reporter:
         now = time.monotonic()
         if verbose or now - last_line >= LINE_SECONDS or progress.row.status in ALARMING:
             last_line = now
-            say(describe(progress))
+            say(describe(progress, long))
 
     return watch, say
 
 
 @contextmanager
-def _bar(open_points: int, verbose: bool) -> Iterator[Reporter]:
+def _bar(open_points: int, verbose: bool, long: bool) -> Iterator[Reporter]:
     columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn(), "{task.description}")
     with bars.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=open_points)
@@ -72,6 +74,6 @@ def _bar(open_points: int, verbose: bool) -> Iterator[Reporter]:
             if progress.row.stage == "sweep":
                 bar.advance(task)
             if verbose or progress.row.status in ALARMING:
-                bar.console.print(describe(progress))
+                bar.console.print(describe(progress, long))
 
         yield watch, bar.console.print

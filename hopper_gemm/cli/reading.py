@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
-from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, wording
 from hopper_gemm.tune.study.files import shown
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def table(
     ] = None,
     value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
     form: Annotated[
-        str | None,
+        options.TableForm | None,
         typer.Option("--format", help="csv, json, markdown or html. Default: for the terminal; markdown in a pipe."),
     ] = None,
     out: Annotated[
@@ -63,6 +63,7 @@ def table(
     context: options.OnlyContext = None,
     problem: options.OnlyProblem = None,
     write: Annotated[bool, typer.Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Show the table of a recorded study.
@@ -74,20 +75,17 @@ def table(
     from hopper_gemm.tune.tables.view import FORMS, view
 
     suffixes = {suffix: name for name, suffix in FORMS.items()}
-    if form not in (None, *FORMS):
-        fail(f"--format must be one of {', '.join(FORMS)} but got {form!r}")
-    if as_json:
-        form = "json"
-    if out is not None and form is None and (form := suffixes.get(out.suffix)) is None:
+    text: str | None = "json" if as_json else form
+    if out is not None and text is None and (text := suffixes.get(out.suffix)) is None:
         fail(f"--out must end in one of {', '.join(suffixes)} but is {out}; or name the form with --format")
     study = read_and_warn(results)
     if write:
         publish(results)
     result = view(study, {"problem": problem, "regime": regime, "context": context}, rows, cols, value)
-    if out is not None and form is not None:
-        print("\n".join(f"Written to {shown(path)}" for path in result.write(out, form)))
+    if out is not None and text is not None:
+        print("\n".join(f"Written to {shown(path)}" for path in result.write(out, text)))
     else:
-        show(result, form)
+        show(result, text, long=long)
 
 
 @command
@@ -110,14 +108,21 @@ def report(
     print(json.dumps({"file": str(path), "bytes": path.stat().st_size}) if as_json else f"Written to {shown(path)}")
 
 
-def show(result: View, form: str | None = None, page: str = "") -> None:
-    """Print a view: without a form as tables on a terminal; elsewhere its page if given, else Markdown."""
+def show(result: View, form: str | None = None, page: str = "", long: bool = False) -> None:
+    """Print a view: without a form as tables on a terminal; elsewhere, or with the parameters of configs by name, its
+    page if given, else Markdown."""
     from rich.console import Console
 
-    if form is None and sys.stdout.isatty():
-        result.print(Console(markup=False, highlight=False, emoji=False))
+    console = Console(markup=False, highlight=False, emoji=False)
+    text = page or result.text(form or "markdown")
+    tables = form is None and sys.stdout.isatty() and not long
+    notes = "\n".join(note for table in result.tables for note in table.notes)
+    if form is None and not long and LABEL.search(notes if tables else text):
+        console.print(f"Configs: {EXPLANATION}.\n", soft_wrap=not tables)
+    if tables:
+        result.print(console)
     else:
-        sys.stdout.write(page or result.text(form or "markdown"))
+        sys.stdout.write(wording(long and form not in ("csv", "json"))(text))
 
 
 @command
@@ -135,6 +140,7 @@ def explain(
     batch_invariant: options.BatchInvariant = False,
     gpu: options.Kind = None,
     sms: options.Sms = None,
+    long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
     """Explain what matmul runs for a problem, and what limits it.
@@ -152,7 +158,6 @@ def explain(
     from hopper_gemm.tune.tables.explain import explain as explained
     from hopper_gemm.tune.tables.explain import lines
 
-    options.check_word("--context", context, CONTEXTS)
     problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
@@ -171,7 +176,9 @@ def explain(
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
         print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
-    print("\n".join(lines(explanation)))
+    spell = wording(long)
+    title, *rest = lines(explanation)
+    print(spell("\n".join([title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest])))
     if not explanation["legal"]:
         return
     source = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
@@ -182,12 +189,12 @@ def explain(
     predicted = predict(served.config, problem, chip).seconds * 1e6
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     for candidate, prediction in considered:
-        print(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}")
+        print(spell(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}"))
     if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
         meanwhile = "the first call compiles it" if batch_invariant else "torch multiplies until a process compiled it"
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
-    print(f"  matmul      {other}{source}")
+    print(spell(f"  matmul      {other}{source}"))
 
 
 @command
@@ -227,7 +234,8 @@ def simulate(
 def export(
     results: options.StudyFolder,
     form: Annotated[
-        str, typer.Option("--format", help="csv: every row, for pandas; t4: Kernel Tuner's results format.")
+        Literal["csv", "t4"],
+        typer.Option("--format", help="csv: every row, for pandas; t4: Kernel Tuner's results format."),
     ] = "t4",
     out: Annotated[
         Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv.")
@@ -243,8 +251,6 @@ def export(
     from hopper_gemm.tune.tables.t4 import export as exported
     from hopper_gemm.tune.tables.view import rows_as_measured
 
-    if form not in ("csv", "t4"):
-        fail(f"--format must be csv or t4 but got {form!r}; tables come from hopper-gemm table RESULTS_DIR")
     study = read_and_warn(results)
     if optuna is not None:
         from hopper_gemm.tune.search.trials import write_journal
@@ -314,9 +320,9 @@ def seal(
 def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    dtype: Annotated[str | None, typer.Option(help=f"{options.TYPES}. Default: bf16.")] = None,
+    dtype: Annotated[options.DtypeName | None, typer.Option(help=f"{options.TYPES}. Default: bf16.")] = None,
     layouts: Annotated[
-        str | None, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
+        options.LayoutsName | None, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
     ] = None,
     menu: Annotated[
         bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
@@ -395,10 +401,15 @@ def store(
 
 @command
 def doctor(as_json: options.Json = False) -> None:
-    """Check this machine and say what to do."""
-    from hopper_gemm.cli.doctor import examine
+    """Check this machine and say what to do.
+
+    GPU, driver, versions, the extension in C++, machine code and tables; the last line has the commands that make fast
+    what is slow.
+    """
+    from hopper_gemm.cli.doctor import examine, remedy
 
     findings = examine()
-    print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(map(str, findings)))
+    lines = [*map(str, findings), *filter(None, [remedy(findings)])]
+    print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(lines))
     if any(finding.mark == "missing" for finding in findings):
         raise typer.Exit(CHECK_FAILED)

@@ -12,6 +12,7 @@ from hopper_gemm.cli.app import INTERRUPTED, fail, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.progress import watching
 from hopper_gemm.cli.reading import show
+from hopper_gemm.cli.shorthand import EXPLANATION
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.replay import recorded_points
@@ -24,8 +25,6 @@ from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import Spec
-from hopper_gemm.tune.tables.pages.publish import publish
-from hopper_gemm.tune.tables.view import view
 
 Say = Callable[[str], None]
 
@@ -63,8 +62,11 @@ def run_question(
         fail(f"stopped{kept}", INTERRUPTED)
 
 
-def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool) -> None:
+def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool, long: bool = False) -> None:
     """Write the pages of a comparison or a map, and print its table: as JSON beside keys, or with a note below."""
+    from hopper_gemm.tune.tables.pages.publish import publish  # loads Matplotlib
+    from hopper_gemm.tune.tables.view import view
+
     for baseline, reason in question.missing.items():
         stderr(f"without {baseline}: {reason}")
     publish(question.out)
@@ -72,7 +74,7 @@ def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool
     if as_json:
         print(json.dumps({"out": str(question.out), **keys, **result.as_dict()}))
         return
-    show(result)
+    show(result, long=long)
     print(f"\n{note}")
 
 
@@ -83,15 +85,27 @@ def open_sweep(spec: Spec, source: Source, out: Path | None, **options: Any) -> 
 
 
 def run_sweep(
-    spec: Spec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool = False, **options: Any
+    spec: Spec,
+    source: Source,
+    out: Path | None,
+    verb: str,
+    say: Say,
+    verbose: bool = False,
+    long: bool = False,
+    **options: Any,
 ) -> Path:
-    """Run a sweep under a progress bar, write its pages, and return its folder."""
+    """Run a sweep under a progress bar, write its pages, and return its folder. Progress names the parameters of
+    configs if ``long``; else their shorthand is explained first."""
+    from hopper_gemm.tune.tables.pages.publish import publish  # loads Matplotlib
+
     question = open_sweep(spec, source, out, **options)
     plan, trials = question.plan(), options.get("trials")
     say(source.opening(verb, spec.name, question.out))
+    if not long:
+        say(f"Configs: {EXPLANATION}.")
     if source.recorded is not None and question.unrecorded:
         stderr(f"{question.unrecorded} points are not recorded in {shown(source.recorded.path)} and are left out")
-    with watching(plan.open if trials is None else min(trials, plan.open), verbose) as (watch, line):
+    with watching(plan.open if trials is None else min(trials, plan.open), verbose, long) as (watch, line):
         question.watch, question.say = watch, line
         if not question.finished:
             run_question(question, source, spec.name, line, question, seed=spec.seed, fresh=spec.final.fresh)

@@ -232,10 +232,15 @@ def _numbers(number: str) -> list[int]:
     return [*map(int, re.findall("[0-9]+", number))]
 
 
+def shipped_library(kernel: AnyId) -> Path:
+    """Return the path of a kernel's library in the package, whether or not the package brings it."""
+    return FOLDER / f"{entry_digest(kernel, {})}.so"
+
+
 def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
     """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
     installed in a version outside of :data:`TESTED`."""
-    library = FOLDER / f"{entry_digest(kernel, {})}.so"
+    library = shipped_library(kernel)
     try:
         if not _tested(FOLDER, tuple(versions().items())):
             return None

@@ -73,14 +73,19 @@ def count(spec: Spec) -> int:
     return configs * len(spec.regimes) * len(spec.contexts) * len(spec.data)
 
 
-def points(spec: Spec) -> dict[Point, str]:
+def points(spec: Spec, only: Collection[Point] | None = None) -> dict[Point, str]:
     """Return every point with the reasons why it cannot run, empty if it can. For each regime (bursts first: they are
     quick), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
+
+    Args:
+        spec: the question.
+        only: points to choose among; None for all. What a spec keeps is chosen among these.
 
     Raises:
         SpecError: a problem has more than :data:`MOST`.
     """
     ruled = {}
+    configs = None if only is None else {point.config for point in only}
     for alone in spec.each():
         if count(alone) > MOST:
             raise SpecError(
@@ -88,21 +93,24 @@ def points(spec: Spec) -> dict[Point, str]:
                 "parameters fewer values"
             )
         problem = alone.problems[0].problem()
-        ruled[problem] = _of_problem(alone, problem)
+        ruled[problem] = _of_problem(alone, problem, configs)
     return {
-        Point(problem, config, regime, context, data=data): why
+        point: why
         for regime, context, problem, data in product(spec.regimes, spec.contexts, ruled, spec.data)
         for config, why in ruled[problem].items()
+        for point in [Point(problem, config, regime, context, data=data)]
+        if only is None or point in only
     }
 
 
 @dataclass(frozen=True)
 class Space:
-    """The points that a study may measure."""
+    """The points that a study may measure; ``left_out`` counts those of its grids that are not recorded."""
 
     points: Mapping[Point, str]
     refused: Mapping[str, int]
     total: int
+    left_out: int = 0
 
     @property
     def legal(self) -> list[Point]:
@@ -126,15 +134,15 @@ def space_of(spec: Spec, only: Collection[Point] | None = None, each: Callable[.
     pairs = [pair for part in parts for pair in part.points.items()]
     kept = dict(sorted(pairs, key=lambda pair: ways.index((pair[0].regime, pair[0].context))))
     refused = sum((Counter(part.refused) for part in parts), Counter[str]())
-    return Space(kept, dict(refused), sum(part.total for part in parts))
+    return Space(kept, dict(refused), sum(part.total for part in parts), sum(part.left_out for part in parts))
 
 
 def _space_alone(spec: Spec, only: Collection[Point] | None) -> Space:
-    ruled = points(spec)
-    if only is not None:
-        ruled = {point: why for point, why in ruled.items() if point in only}
+    ruled = points(spec, only)
     kept = {point: why for point, why in ruled.items() if not (spec.skips and why)}
-    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in ruled.values() if why)), len(ruled))
+    ways = len(spec.regimes) * len(spec.contexts) * len(spec.data)
+    left_out = 0 if only is None else ways * len(_configs(spec)) - len(ruled)
+    return Space(kept, dict(Counter(why.split(":", 1)[0] for why in ruled.values() if why)), len(ruled), left_out)
 
 
 def begun_with(spec: Spec) -> list[Kernel]:
@@ -143,15 +151,23 @@ def begun_with(spec: Spec) -> list[Kernel]:
     return [next(_grid(alone, grid))[0] for grid in alone.warm_grids]
 
 
-def _of_problem(spec: Spec, problem: GemmProblem) -> dict[Kernel, str]:
-    """Return the configs for one problem with the reasons against each; of the legal ones those that the spec keeps."""
+def _configs(spec: Spec) -> dict[Kernel, tuple[str, ...]]:
+    """Return every config, those of the warm grids first, with the rules that refuse it whatever the problem."""
     warm = {config: why for grid in spec.warm_grids for config, why in _grid(spec, grid)}
+    return {**warm, **_refusals(spec)}
+
+
+def _of_problem(spec: Spec, problem: GemmProblem, only: Collection[GemmConfig] | None) -> dict[Kernel, str]:
+    """Return the configs for one problem, among ``only`` if given, with the reasons against each; of the legal ones
+    those that the spec keeps."""
     ruled = {}
-    for config, why in {**warm, **_refusals(spec)}.items():
-        pair = [] if why else map(str, pair_reasons(config, problem))
-        ruled[config] = "; ".join([*why, *pair])
+    for config, why in _configs(spec).items():
+        if only is None or config in only:
+            pair = [] if why else map(str, pair_reasons(config, problem))
+            ruled[config] = "; ".join([*why, *pair])
     if spec.keep is None:
         return ruled
+    warm = {config for grid in spec.warm_grids for config, _ in _grid(spec, grid)}
     kept = promising([config for config, why in ruled.items() if not why], problem, spec.keep, warm)
     return {config: why for config, why in ruled.items() if why or config in kept}
 

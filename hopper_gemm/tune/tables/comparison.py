@@ -16,7 +16,7 @@ from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.pooling import by_point, looks, pool
-from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.study.spec import AGAINST
@@ -85,6 +85,8 @@ def recorded(
     """
     studies = []
     for folder in (folder for name in names for folder in recorded_folders(name)):
+        if "config" not in read_provenance(folder)["spec"]:
+            continue  # a map, whose thousands of rows are no comparison
         study = read_study(folder)
         rows = tuple(
             row

@@ -19,9 +19,10 @@ from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
+from hopper_gemm.tune.run.questions import tune
 from hopper_gemm.tune.run.questions.compare import Comparison, choose
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.questions.tune import question
+from hopper_gemm.tune.run.questions.tune import question, recorded_problem
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.files import read_object, write_sealed
 from hopper_gemm.tune.study.reader import read_study
@@ -533,3 +534,21 @@ def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
     assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
     assert (recorded.parent / FILE).is_file()
     assert [path.name for path in out.parent.iterdir()] == [out.name]
+
+
+def test_a_study_to_replay_is_chosen_by_its_spec_and_rows_are_read_only_where_the_problem_stands(monkeypatch):
+    """All recorded rows together take half a minute."""
+    read: list[Path] = []
+    monkeypatch.setattr(tune, "read_study", lambda folder: read.append(folder) or read_study(folder))
+    with pytest.raises(ResultsError, match="no recorded study of 700x89x447 bf16 burst isolated"):
+        recorded_problem(GemmProblem(700, 89, 447), "burst", "isolated")
+    assert read == []
+    assert recorded_problem(GemmProblem(8192, 8192, 8192), "steady", "isolated") in read
+
+
+def test_a_replay_keeps_recorded_configs_that_todays_model_would_not_keep():
+    (spec,) = question([CUBE], trials(10), tuned_first=False).each()
+    space = {"tile_m": 128, "tile_n": [64, 128, 192]}
+    few, more = (spec.model_copy(update={"space": space, "grids": [], "keep": keep}) for keep in (1, 2))
+    dropped = next(point for point, why in points(more).items() if not why and point not in points(few))
+    assert dropped in points(few, {dropped})

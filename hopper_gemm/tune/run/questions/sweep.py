@@ -25,7 +25,7 @@ from hopper_gemm.tune.search.trials import importances
 from hopper_gemm.tune.statistics import ALONE, Race
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.space import Space, count, noted_rungs, place_of, points, space_of
+from hopper_gemm.tune.study.space import Space, count, noted_rungs, place_of, space_of
 from hopper_gemm.tune.study.spec import Spec
 
 NOTE_SECONDS = 5.0
@@ -154,7 +154,7 @@ class Sweep(Recording):
     @property
     def unrecorded(self) -> int:
         """Number of points that the replayed study lacks."""
-        return 0 if self._only is None else len(points(self.spec)) - self._space.total
+        return self._space.left_out
 
     def plan(self) -> SweepPlan:
         """Count the work."""

@@ -18,7 +18,7 @@ from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, without_pdl
 from hopper_gemm.tune.parameters import DEFAULTS
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import SearchedProblem, Spec, checked
 
@@ -144,10 +144,10 @@ def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
     """
     counted, wanted = [], (problem, regime, context, "normal")
     for folder in recorded_folders():
-        study = read_study(folder)
-        points = [row.point for row in study.stage("sweep")]
-        rows = sum((point.problem, point.regime, point.context, point.data) == wanted for point in points)
-        if rows and not study.provenance["spec"].get("rungs"):
+        if not _measures(read_provenance(folder)["spec"], problem, regime, context):
+            continue  # rows are read only where the spec names the problem: all studies together take half a minute
+        points = [row.point for row in read_study(folder).stage("sweep")]
+        if rows := sum((point.problem, point.regime, point.context, point.data) == wanted for point in points):
             counted.append((rows, folder))
     if not counted:
         raise ResultsError(
@@ -155,6 +155,16 @@ def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
             "another --context, or tune it on a Hopper GPU"
         )
     return max(counted)[1]
+
+
+def _measures(spec: Mapping[str, Any], problem: GemmProblem, regime: str, context: str) -> bool:
+    """Return True if a recorded spec is a grid that measures the problem in the regime and the context."""
+    grid = spec.get("space") and not spec.get("rungs")
+    return bool(grid and regime in spec["regimes"] and context in spec["contexts"]) and any(
+        SearchedProblem(**sizes).problem() == problem
+        for sizes in spec["problems"]
+        if (sizes["m"], sizes["n"], sizes["k"]) == (problem.m, problem.n, problem.k)
+    )
 
 
 @cache
