@@ -63,8 +63,8 @@ def test_the_dsls_range_ends_at_versions_that_were_tested_and_the_upper_one_is_p
 
 
 def test_what_servers_pin_lies_within_the_ranges_here_and_the_newest_tvm_ffi_is_pinned():
-    """A higher floor could not be installed beside them. docs/using.md lists their pins, with the day."""
-    page = (ROOT / "docs/using.md").read_text().partition("## Beside vLLM")[2].partition("\n## ")[0]
+    """A higher floor could not be installed beside them. docs/install.md lists their pins, with the day."""
+    page = (ROOT / "docs/install.md").read_text().partition("## Beside vLLM")[2].partition("\n## ")[0]
     pins = re.findall(r"^\| (?:vllm|sglang|tilelang) [\d.]+ \| (\S+) \|(?: (\S+) )?", page, re.MULTILINE)
     assert len(pins) == 3
     for name, texts in zip((TVM_FFI, DSL), zip(*pins, strict=True), strict=True):

@@ -216,9 +216,9 @@ def _of_groups(problem: GroupedProblem, chip: Chip) -> list[Kernel]:
 
 
 def _evened(way: Kernel, problem: GroupedProblem, chip: Chip) -> Kernel:
-    """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along k,
-    and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
-    gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998; one row a group, all in one of 128
+    """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along
+    k, and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
+    gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998. One row a group, all in one of 128
     groups, took 1.5 times as long, since each tile searches for its group."""
     rows = way.tile_n * way.cluster_n if way.swap_ab else way.tile_m * way.cluster_m
     filled = problem.grouping == "rows" and problem.rows >= rows

@@ -199,17 +199,18 @@ def finished_rows(path: Path | None = None) -> list[dict[str, Any]]:
 
 def layers(path: Path | None = None) -> str:
     """Layers in one launch over the same in several, and over a product alone, with a sentence on where what follows
-    the product costs."""
-    rows = finished_rows(path)
-    newest = rows[0].get("kernel")
+    the product costs; by the newest kernel that was timed."""
+    every = finished_rows(path)
+    newest = every[0].get("kernel")
+    rows = [row for row in every if row.get("kernel") == newest]
     arms = [name for name in BESIDE if any(name in row["us"] for row in rows)]
     lines, slower = [], dict[str, dict[str, list[str]]]()
     for row in rows:
         layer, place, alone = LAYERS[row["finish"]], "x".join(map(str, row["problem"])), over(row, "plain product")
         ratios = [f"{over(row, name):.3f}x" if name in row["us"] else "" for name in arms]
-        kernel = f"`{newest[:6]}`" if newest and row.get("kernel") == newest else "an earlier one"
+        kernel = f"`{newest[:6]}`" if newest else "an earlier one"
         lines.append([layer, place, f"{median(row['us']['ours']):.1f}", *ratios, kernel])
-        if alone < SLOWER and row.get("kernel") == newest:
+        if alone < SLOWER:
             slower.setdefault(layer, {}).setdefault(place, []).append(f"{1 / alone:.3f}")
     ran = ", ".join(dict.fromkeys(f"{row['gpu']} with torch {row['torch']}" for row in rows))
     told = "".join(
@@ -263,7 +264,7 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
         f"epilogues at {fused}, and a patched model of a public architecture at {phases}. Beside torch.compile, in "
         f"graphs, the fused layer alone runs at {beside}, fused and compiled at {within}: a compiled model takes the "
         "fused calls and stays compiled. "
-        "[All of them](docs/using.md#a-model-in-one-line)."
+        "[All of them](docs/models.md#models)."
     )
 
 
