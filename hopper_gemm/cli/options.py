@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hopper_gemm.model.problem import DTYPES, GemmProblem
+from hopper_gemm.model.finish import SCALES
+from hopper_gemm.model.problem import BLOCK, DTYPES, GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.study.files import here_or_recorded
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
@@ -23,7 +25,11 @@ MaybeM = Annotated[int | None, typer.Argument(metavar="[M]", help="Rows of A and
 MaybeN = Annotated[int | None, typer.Argument(metavar="[N]", help="Columns of B and C.")]
 MaybeK = Annotated[int | None, typer.Argument(metavar="[K]", help="Columns of A, rows of B.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every point.")]
-Dtype = Annotated[str, typer.Option(help=f"{TYPES}; a list says so itself.")]
+Dtype = Annotated[str, typer.Option(help=f"{TYPES}; a list says so itself. With --scales: e4m3, e5m2, e4m3_fp32 ...")]
+Scales = Annotated[str, typer.Option(help="Of FP8 operands, those of a list too: tensor, row or blocks.")]
+Promote = Annotated[
+    int, typer.Option(help="Of FP8, elements of k between promotions of the sums: 128, 256 or 512. Default: fast sums.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Gpus = Annotated[str, typer.Option(help="Indices of GPUs among those that CUDA_VISIBLE_DEVICES shows, as 0,1.")]
 Shared = Annotated[bool, typer.Option("--shared", help="Measure although another process keeps the GPU busy.")]
@@ -72,6 +78,24 @@ def check_word(option: str, value: str, words: Iterable[str]) -> None:
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:
     """Return the problems, all of them batch-invariant if ``batch_invariant``."""
     return tuple(replace(problem, batch_invariant=True) if batch_invariant else problem for problem in problems)
+
+
+def with_recipe(problems: Iterable[GemmProblem], dtype: str, scales: str, promote: int = 0) -> tuple[GemmProblem, ...]:
+    """Return the problems, all of them of FP8 by a recipe if there are ``scales``; outputs of ``e4m3`` are bf16."""
+    if not scales:
+        if promote:
+            raise ValueError(f"--promote must stand beside --scales but got {promote} alone; add --scales row")
+        return tuple(problems)
+    check_word("--scales", scales, SCALES[1:])
+    dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
+    recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}
+    return tuple(problem_from({**problem.as_dict(), **recipe}) for problem in problems)
+
+
+def titled(name: str, problems: Iterable[GemmProblem]) -> str:
+    """Return the name of a list, with type and recipe if all of its problems are of one of FP8."""
+    recipes = {f"-{problem.dtype}-{recipe_of(problem)}" * problem.is_fp8 for problem in problems}
+    return name + (recipes.pop() if len(recipes) == 1 else "").translate({ord("_"): "-", ord(":"): "-"})
 
 
 def gpus_of(text: str) -> list[int]:

@@ -130,6 +130,8 @@ def explain(
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
     ] = None,
     dtype: options.Dtype = "bf16",
+    scales: options.Scales = "",
+    promote: options.Promote = 0,
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
@@ -152,7 +154,8 @@ def explain(
     from hopper_gemm.tune.tables.explain import lines
 
     options.check_word("--context", context, CONTEXTS)
-    problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
+    plain = GemmProblem(m, n, k, "bf16" if scales else dtype, layouts, batch_invariant)
+    (problem,) = options.with_recipe([plain], dtype, scales, promote)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
@@ -181,7 +184,7 @@ def explain(
     other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
     for candidate, prediction in considered:
         print(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}")
-    print(f"  matmul      {other}{source}")
+    print(f"  {'scaled_mm' if scales else 'matmul':11} {other}{source}")
 
 
 @command

@@ -41,6 +41,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.sealed import sealed, sha256, unsealed
 from hopper_gemm.model.tuned import replace_file
 
@@ -115,7 +116,8 @@ class KernelId:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
         names, grouping = (problem.dtype, problem.layouts), getattr(problem, "grouping", "")
-        return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote, grouping)
+        rest = finish or finish_of(problem), scattered, problem.promote, grouping
+        return KernelId(resolve(config).compiled(), *names, observer, *rest)
 
     @property
     def digest(self) -> str:

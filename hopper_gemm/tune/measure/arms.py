@@ -18,14 +18,14 @@ from hopper_gemm.tune.measure.workload import MatrixSet
 
 Launch = Callable[[MatrixSet], None]
 
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
+Kernel = Callable[..., None]
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n), with options of a :class:`MatrixSet`: a
 :class:`hopper_gemm.compiler.loader.LoadedKernel`, or its stand-in in tests."""
 
 
 def kernel_launch(kernel: Kernel) -> Launch:
     """Return a launch of our kernel on a set of matrices."""
-    return lambda operands: kernel(operands.a, operands.b, operands.ours)
+    return lambda operands: kernel(operands.a, operands.b, operands.ours, **operands.options)
 
 
 def cublas_launch(operands: MatrixSet) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
@@ -44,6 +45,8 @@ class Group:
     dtype: str
     layouts: str
     batch_invariant: bool
+    promote: int
+    scales: str
     data: str
     regime: str
     context: str
@@ -52,14 +55,14 @@ class Group:
     @property
     def problem(self) -> GemmProblem:
         """The problem of the rows."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
+        return problem_from({name: getattr(self, name) for name in PROBLEM})
 
     @property
     def title(self) -> str:
         """Heading: problem, type, regime, context; the rest only where it is unusual."""
         usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
         unusual = [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
-        unusual += ["batch-invariant"] * self.batch_invariant
+        unusual += filter(None, [recipe_of(self.problem), "batch-invariant" * self.batch_invariant])
         return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
 
     @property
@@ -112,7 +115,7 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """Return the problem of a frame's row."""
-    return GemmProblem(**{name: plain(row[name]) for name in PROBLEM})
+    return problem_from({name: plain(row[name]) for name in PROBLEM})
 
 
 def pivot(

@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.tune.study.files import write_json
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
@@ -145,7 +146,7 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         for (problem, *rest), rows in parts.items():
             unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
-            unusual += ["batch-invariant"] * problem.batch_invariant
+            unusual += filter(None, [recipe_of(problem).replace(":", "-"), "batch-invariant" * problem.batch_invariant])
             path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
             write_json(path, results(study, rows))
             written.append(path)

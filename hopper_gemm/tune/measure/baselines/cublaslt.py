@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 import torch
 
 from hopper_gemm.model.problem import GemmProblem, types_of
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure.arms import cublas_launch
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate, Care
 from hopper_gemm.tune.measure.baselines.cublaslt_api import (
@@ -28,6 +29,7 @@ from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     Plan,
     library,
 )
+from hopper_gemm.tune.measure.scaling import scaled_launch
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 COUNT = 100
@@ -53,13 +55,17 @@ SPLITS = (2, 3, 4, 6, 8, 16)
 
 
 class Cublas(Baseline):
-    """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it."""
+    """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it. Of FP8 torch's
+    scaled_mm of the same recipe, with fast sums only where ours are."""
 
     name = "cublas"
     seconds = 30.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Return torch.mm alone."""
+        """Return torch's product alone."""
+        problem = workload.problem
+        if isinstance(problem, ScaledProblem):
+            return (Candidate(scaled_launch(problem.scales, not problem.promote)),)
         return (Candidate(cublas_launch),)
 
 
