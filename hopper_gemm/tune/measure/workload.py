@@ -73,8 +73,10 @@ class Workload:
         return check(out, self.reference, problem.k, problem.promote if problem.is_fp8 else None)
 
 
-def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal") -> Workload:
-    """Make matrices on the current device.
+def make_workload(
+    problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal", device: str = "cuda"
+) -> Workload:
+    """Make matrices on a device, by default the current GPU.
 
     Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: the power of a tensor core
     grows with the bits that flip.
@@ -86,7 +88,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         data: one of :data:`hopper_gemm.model.problem.DATA`.
     """
     dtype, out_dtype = ((TYPES | scaling.TYPES)[name] for name in types_of(problem.dtype))
-    generator = torch.Generator("cuda").manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def operand(rows: int, axis: str) -> torch.Tensor:
         if axis == "k":
@@ -94,7 +96,7 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         return filled(problem.k, rows, data, generator).to(dtype).t()
 
     def empty() -> torch.Tensor:
-        return torch.empty(problem.m, problem.n, device="cuda", dtype=out_dtype)
+        return torch.empty(problem.m, problem.n, device=device, dtype=out_dtype)
 
     def made() -> MatrixSet:
         sides = operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1])

@@ -10,11 +10,13 @@ import pytest
 
 from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import choose as picked
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
@@ -456,6 +458,7 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
         (CUBE, "", {"regimes": ["steady"], **CHAINED}, "tune-4096x4096x4096-steady-chained"),
         (GemmProblem(64, 64, 64, "bf16_fp32", "kn"), "", {}, "tune-64x64x64-burst-bf16-fp32-kn"),
         (GemmProblem(64, 64, 64, "fp16"), "suite", CHAINED, "tune-suite-burst-chained"),
+        (ScaledProblem(64, 64, 64, "e4m3_bf16", promote=256), "", {}, "tune-64x64x64-burst-e4m3-bf16-tensor-256"),
     ],
 )
 def test_what_is_tuned_is_named_with_what_is_unusual(problem, listed, keys, name):
@@ -498,6 +501,20 @@ def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_
     assert is_legal(entry.config, problem)
     assert {row.point.problem for row in read_study(out).rows} == {problem}
     assert pick([entry], problem).how == "tuned"
+
+
+@pytest.mark.parametrize(("scales", "promote"), [("tensor", 0), ("row", 128), ("blocks", 128)])
+def test_fp8_is_searched_by_its_recipe_from_the_pick_on_and_the_best_serves_calls_of_it(tmp_path, scales, promote):
+    problem = ScaledProblem(1024, 1024, 1024, "e4m3_bf16", promote=promote, scales=scales)
+    spec, out = question([problem], trials(6, final={"best": 2})), tmp_path / "h200" / "tune"
+    usual = {"raster": "m", "swizzle": 8}
+    assert begun_with(spec)[0].but(**usual) == picked(problem).but(**usual)
+    run_sweep(spec, out)
+    (entry,) = entries = read_tuned(out.parent / FILE)
+    assert {row.point.problem for row in read_study(out).rows} == {problem} == {entry.problem}
+    call = GemmProblem(1024, 1024, 1024, "e4m3_bf16", promote=promote)
+    served = find([Table(tuple(entries))], call, finish=Finish(scales=scales))
+    assert (served.how, served.config) == ("tuned", entry.config)
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):

@@ -191,8 +191,9 @@ def _problem_space(problem: GemmProblem, pdl: bool, chained: bool) -> dict[str, 
 def _tuned_grids(
     problem: GemmProblem, regime: str, context: str, space: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
-    """Return grids that begin at tuned configs: of this problem in any regime and context, then of the nearest
-    problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k forward."""
+    """Return grids that begin at tuned configs: of this problem in any regime and context, or the pick where there are
+    none; then of the nearest problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k
+    forward."""
     same = (problem, replace(problem, batch_invariant=not problem.batch_invariant))
 
     def distance(other: GemmProblem) -> float:
@@ -202,7 +203,7 @@ def _tuned_grids(
     others = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {*same}
     nearest = sorted(others, key=distance)[:NEAR]
     near = [pick(entries, other, regime, context).config for other in nearest]
-    best = [*(entry.config for entry in entries if entry.problem in same), *near]
+    best = [*([entry.config for entry in entries if entry.problem in same] or [choose(problem)]), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in space else []
     grids = []
