@@ -27,11 +27,10 @@ from hopper_gemm.model.point import Sample
 from hopper_gemm.model.problem import BLOCK
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
-from hopper_gemm.tune.measure.arms import Arm, Launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.arms import Arm, Launch, kernel_launch, scaled_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.measure.scaling import scaled_launch
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, make_workload
 from hopper_gemm.tune.statistics import speedup

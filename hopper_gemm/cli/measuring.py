@@ -171,8 +171,8 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    plain = GemmProblem(m, n, k, "bf16" if scales else dtype, batch_invariant=batch_invariant)
-    (problem,) = options.with_recipe([plain], dtype, scales, promote)
+    sizes = GemmProblem(m, n, k, batch_invariant=batch_invariant)
+    (problem,) = options.with_recipe([sizes], dtype, scales, promote)
     source = choose(
         lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
     )

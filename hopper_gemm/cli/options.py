@@ -81,11 +81,12 @@ def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[G
 
 
 def with_recipe(problems: Iterable[GemmProblem], dtype: str, scales: str, promote: int = 0) -> tuple[GemmProblem, ...]:
-    """Return the problems, all of them of FP8 by a recipe if there are ``scales``; outputs of ``e4m3`` are bf16."""
+    """Return the problems, all of them of a type other than bf16, with ``scales`` of FP8; outputs of ``e4m3`` are
+    bf16."""
     if not scales:
         if promote:
             raise ValueError(f"--promote must stand beside --scales but got {promote} alone; add --scales row")
-        return tuple(problems)
+        return tuple(problem if dtype == "bf16" else replace(problem, dtype=dtype) for problem in problems)
     check_word("--scales", scales, SCALES[1:])
     dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
     recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}

@@ -154,8 +154,8 @@ def explain(
     from hopper_gemm.tune.tables.explain import lines
 
     options.check_word("--context", context, CONTEXTS)
-    plain = GemmProblem(m, n, k, "bf16" if scales else dtype, layouts, batch_invariant)
-    (problem,) = options.with_recipe([plain], dtype, scales, promote)
+    sizes = GemmProblem(m, n, k, layouts=layouts, batch_invariant=batch_invariant)
+    (problem,) = options.with_recipe([sizes], dtype, scales, promote)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)

@@ -116,8 +116,8 @@ class KernelId:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
         names, grouping = (problem.dtype, problem.layouts), getattr(problem, "grouping", "")
-        rest = finish or finish_of(problem), scattered, problem.promote, grouping
-        return KernelId(resolve(config).compiled(), *names, observer, *rest)
+        finish = finish or finish_of(problem)
+        return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote, grouping)
 
     @property
     def digest(self) -> str:

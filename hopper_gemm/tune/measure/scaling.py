@@ -1,18 +1,11 @@
-"""Scales of FP8 operands: drawn in torch's layouts, as the kernel takes them, and multiplied into the operands; and
-torch's launch of the same recipe."""
+"""Scales of FP8 operands: drawn in torch's layouts, as the kernel takes them, and multiplied into the operands."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hopper_gemm.model.problem import BLOCK, GemmProblem
-from hopper_gemm.serve.scaled import OPERANDS, RECIPES, spread
-
-if TYPE_CHECKING:
-    from hopper_gemm.tune.measure.workload import MatrixSet
+from hopper_gemm.serve.scaled import OPERANDS, spread
 
 Scales = tuple[torch.Tensor, torch.Tensor]
 """Of A and of B, as torch.nn.functional.scaled_mm takes them."""
@@ -49,19 +42,3 @@ def dequantised(a: torch.Tensor, b: torch.Tensor, scales: Scales, kind: str) -> 
     if kind == "blocks":
         return a.float() * spread(first, 1, *a.shape), b.float() * spread(second.t(), BLOCK, *b.shape)
     return a.float() * first.reshape(-1, 1), b.float() * second.reshape(-1, 1)
-
-
-def scaled_launch(kind: str, fast: bool) -> Callable[[MatrixSet], None]:
-    """Return a launch of torch's scaled_mm of a recipe, with fast sums or not. It is the operator behind
-    torch.nn.functional.scaled_mm, which takes no output: an allocated one would lie in the L2."""
-    functional: Any = torch.nn.functional
-    recipe = next(names for names, its in RECIPES.items() if its == kind)
-    first, second = ([getattr(functional.ScalingType, name).value] for name in recipe)
-
-    def launch(operands: MatrixSet) -> None:
-        assert operands.scales is not None
-        sides: tuple[Any, ...] = [operands.scales[0]], first, [], [operands.scales[1]], second, []
-        more = None, operands.theirs.dtype, [], fast
-        torch.ops.aten._scaled_mm_v2.out(operands.a, operands.b.t(), *sides, *more, out=operands.theirs)
-
-    return launch

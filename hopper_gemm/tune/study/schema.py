@@ -74,7 +74,7 @@ IDENTITY = (
     Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
     Column("context", "text", "isolated: another kernel between any two launches; chained: back to back"),
-    Column("against", "text", "the baseline"),
+    Column("against", "text", "the baseline; cublas is torch.mm, and of FP8 torch's scaled_mm of the same recipe"),
     Column("process", "integer", "number of the fresh process that measured it"),
     *(_parameter(name) for name in FIELDS),
 )

@@ -31,6 +31,9 @@ FORMATS = {
 NEAR = 0.9
 """Share of the best speedup that a config of each match reaches at least in :func:`effects`."""
 
+SCALED = "torch's scaled_mm"
+"""Name of the baseline of FP8."""
+
 JUDGED = {"worst": "worst", "mean": "geometric mean"}
 """Scores of a config over all problems, with the heading of their column."""
 

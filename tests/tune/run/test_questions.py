@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hopper_gemm.cli.options import titled, with_recipe
 from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
@@ -30,7 +31,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.shapes import problems_of
-from hopper_gemm.tune.study.space import begun_with, points, space_of
+from hopper_gemm.tune.study.space import begun_with, points, problem_label, space_of
 from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
 from tests.tune.run import fakes
@@ -501,6 +502,22 @@ def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_
     assert is_legal(entry.config, problem)
     assert {row.point.problem for row in read_study(out).rows} == {problem}
     assert pick([entry], problem).how == "tuned"
+
+
+def test_a_list_of_fp8_is_compared_and_tabulated_by_recipe_each_with_its_entry(tmp_path):
+    """Two recipes of the same sizes are two problems, to the rows, the tables and the title."""
+    sizes = [GemmProblem(256, 512, 1024), GemmProblem(64, 512, 1024)]
+    fast, promoted = (with_recipe(sizes, "e4m3", *recipe) for recipe in (("tensor",), ("row", 256)))
+    assert (titled("list", fast), titled("list", promoted)) == ("list-e4m3-bf16-tensor", "list-e4m3-bf16-row-256")
+    assert titled("list", sizes) == titled("list", [*fast, *promoted]) == "list"
+    table = Table((entry_of(promoted[0], study="s"),))
+    comparison = Comparison(compared_spec([*fast, *promoted]), tmp_path / "c", "NVIDIA H200", tables=[table])
+    run(comparison, Instant())
+    study = read_study(tmp_path / "c")
+    tuned = {row.point.problem: row.figures["how"] for row in study.stage("compare")}
+    assert tuned == {problem: "tuned" if problem == promoted[0] else "model" for problem in (*fast, *promoted)}
+    page = compare_page(study)
+    assert all(problem_label(problem) in page for problem in tuned)
 
 
 @pytest.mark.parametrize(("scales", "promote"), [("tensor", 0), ("row", 128), ("blocks", 128)])

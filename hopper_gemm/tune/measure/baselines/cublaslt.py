@@ -15,7 +15,7 @@ import torch
 
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.model.recipe import ScaledProblem
-from hopper_gemm.tune.measure.arms import cublas_launch
+from hopper_gemm.tune.measure.arms import cublas_launch, scaled_launch
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate, Care
 from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     CLUSTERS,
@@ -29,7 +29,6 @@ from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     Plan,
     library,
 )
-from hopper_gemm.tune.measure.scaling import scaled_launch
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 COUNT = 100
