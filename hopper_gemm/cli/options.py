@@ -90,13 +90,13 @@ def with_recipe(problems: Iterable[GemmProblem], dtype: str, scales: str, promot
     check_word("--scales", scales, SCALES[1:])
     dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
     recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}
-    return tuple(problem_from({**problem.as_dict(), **recipe}) for problem in problems)
+    return tuple(problem_from(**{**problem.as_dict(), **recipe}) for problem in problems)
 
 
 def titled(name: str, problems: Iterable[GemmProblem]) -> str:
     """Return the name of a list, with type and recipe if all of its problems are of one of FP8."""
-    recipes = {f"-{problem.dtype}-{recipe_of(problem)}" * problem.is_fp8 for problem in problems}
-    return name + (recipes.pop() if len(recipes) == 1 else "").translate({ord("_"): "-", ord(":"): "-"})
+    recipes = {f" {problem.dtype} {recipe_of(problem)}" * problem.is_fp8 for problem in problems}
+    return name + (recipes.pop() if len(recipes) == 1 else "").replace("_", "-").replace(" ", "-")
 
 
 def gpus_of(text: str) -> list[int]:

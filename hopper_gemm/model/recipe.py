@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -55,11 +54,9 @@ class ScaledProblem(GemmProblem):
         return f"{self.scales}:{self.promote}" if self.promote and self.scales != "blocks" else self.scales
 
 
-def problem_from(fields: Mapping[str, Any]) -> GemmProblem:
-    """The problem of fields by their names, a :class:`ScaledProblem` if they have scales."""
-    if fields.get("scales"):
-        return ScaledProblem(**fields)
-    return GemmProblem(**{name: value for name, value in fields.items() if name != "scales"})
+def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
+    """The problem of fields by their names, a :class:`ScaledProblem` if it has scales."""
+    return ScaledProblem(**fields, scales=scales) if scales else GemmProblem(**fields)
 
 
 def with_scales(problem: GemmProblem, finish: Finish | None) -> GemmProblem:
@@ -75,10 +72,10 @@ def finish_of(problem: GemmProblem | None) -> Finish | None:
 
 
 def recipe_of(problem: GemmProblem) -> str:
-    """The recipe of a problem; empty where operands have 16 bits.
+    """The recipe of a problem in words, as names and keys have it; empty where operands have 16 bits.
 
     Example:
-        >>> recipe_of(GemmProblem(64, 64, 64))
-        ''
+        >>> recipe_of(GemmProblem(64, 64, 64)), recipe_of(ScaledProblem(64, 64, 64, "e4m3_bf16", promote=256))
+        ('', 'tensor 256')
     """
-    return problem.recipe if isinstance(problem, ScaledProblem) else ""
+    return problem.recipe.replace(":", " ") if isinstance(problem, ScaledProblem) else ""

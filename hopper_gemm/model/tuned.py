@@ -165,7 +165,7 @@ def _entry(raw: Any) -> TunedEntry:
     for name in ("problem", "config"):
         if not isinstance(raw[name], dict):
             raise TypeError(f"{name} must be an object but got {type(raw[name]).__name__}")
-    problem, config = problem_from(raw["problem"]), resolve(GemmConfig.of(raw["config"]))
+    problem, config = problem_from(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
     entry = TunedEntry(**{**raw, "problem": problem, "config": config})
     for name, known in (("regime", REGIMES), ("context", CONTEXTS)):
         if getattr(entry, name) not in known:

@@ -74,14 +74,12 @@ def poison(out: torch.Tensor) -> None:
     out.fill_(float("nan"))
 
 
-def rel_err_max(dtype: torch.dtype, k: int) -> float:
-    """Return the largest relative Frobenius error that passes, by the output's type and the product's depth."""
+def rel_err_max(dtype: torch.dtype, k: int, promote: int | None = None) -> float:
+    """Return the largest relative Frobenius error that passes, by the output's type and the product's depth; of FP8 by
+    ``promote``, as of :func:`check`, for an output that is not small."""
+    if promote is not None:
+        return hypot(ROUNDED[dtype], PROMOTED_ERROR[promote] if promote else FAST_ERROR * k**0.5)
     return FP32_REL_ERR + FP32_REL_ERR_PER_K * k if dtype == torch.float32 else REL_ERR_MAX[dtype]
-
-
-def fp8_rel_err_max(dtype: torch.dtype, k: int, promote: int) -> float:
-    """Return the largest relative Frobenius error of a large output of FP8 products that passes."""
-    return hypot(ROUNDED[dtype], PROMOTED_ERROR[promote] if promote else FAST_ERROR * k**0.5)
 
 
 def check(out: torch.Tensor, reference: torch.Tensor, k: int, promote: int | None = None) -> Correctness:
@@ -99,11 +97,11 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int, promote: int | Non
         promote: of FP8 products, elements of k from one promotion of the sums to the next, or 0; else None.
     """
     error, size = torch.sub(out, reference), torch.linalg.vector_norm(reference)
+    most = rel_err_max(out.dtype, k, promote)
     if promote is None:
-        most, slack = rel_err_max(out.dtype, k), (ELEMENT_SLACK + ELEMENT_SLACK_PER_K * k) * k**0.5
-        relative = UNIT_ROUNDOFF.get(out.dtype, most)
+        relative, slack = UNIT_ROUNDOFF.get(out.dtype, most), (ELEMENT_SLACK + ELEMENT_SLACK_PER_K * k) * k**0.5
     else:
-        most = fp8_rel_err_max(out.dtype, k, promote) * (OF_FEW if out.numel() < FEW else 1.0)
+        most *= OF_FEW if out.numel() < FEW else 1.0
         relative = UNIT_ROUNDOFF.get(out.dtype, 0.0) + FP8_ELEMENT_ERRORS * most
         slack = FP8_ELEMENT_ERRORS * most * float(size) / reference.numel() ** 0.5
     norms = torch.linalg.vector_norm(error), size

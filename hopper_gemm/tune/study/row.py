@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.point import Point, Sample
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
@@ -135,7 +134,7 @@ class RowParser:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {texts[name][:40]!r}")
         if missing := [name for name in PROBLEM if name in REQUIRED and not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
-        problem = self._made(_problem, PROBLEM, texts)
+        problem = self._made(problem_from, PROBLEM, texts)
         subject = self._made(_config, FIELDS, texts) if texts.get("tile_m") else texts["against"]
         point = Point(problem, subject, *[texts[name] for name in WAY])
         figures = {name: _CONVERT[name](text) for name in CARRIED if (text := texts.get(name))}
@@ -150,10 +149,6 @@ class RowParser:
             given = {name: _CONVERT[name](text) for name, text in zip(names, key, strict=True) if text}
             self._cache[kind, key] = kind(**given)
         return self._cache[kind, key]
-
-
-def _problem(**values: Any) -> GemmProblem:
-    return problem_from(values)
 
 
 def _config(**values: Any) -> Kernel:

@@ -106,7 +106,7 @@ class ProblemSection(_Section):
 
     def problem(self) -> GemmProblem:
         """Return the problem in the model's type."""
-        return problem_from(self.model_dump(include=set(ProblemSection.model_fields)))
+        return problem_from(**self.model_dump(include=set(ProblemSection.model_fields)))
 
 
 class SearchedProblem(ProblemSection):

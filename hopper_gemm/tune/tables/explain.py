@@ -84,7 +84,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the lines of text that show the result of :func:`explain`; of an illegal config, the reasons alone."""
-    problem, back = problem_from(facts["problem"]), facts["smem_read_bytes_per_flop"]
+    problem, back = problem_from(**facts["problem"]), facts["smem_read_bytes_per_flop"]
     title = " ".join(filter(None, [facts["label"], "on", str(problem), problem.dtype, recipe_of(problem)]))
     if not facts["legal"]:
         return [f"{title}: not legal", *(f"  refused     {reason}" for reason in facts["reasons"])]

@@ -58,7 +58,7 @@ class Group:
     @property
     def problem(self) -> GemmProblem:
         """The problem of the rows."""
-        return problem_from({name: getattr(self, name) for name in PROBLEM})
+        return problem_of(vars(self))
 
     @property
     def title(self) -> str:
@@ -118,7 +118,7 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """Return the problem of a frame's row."""
-    return problem_from({name: plain(row[name]) for name in PROBLEM})
+    return problem_from(**{name: plain(row[name]) for name in PROBLEM})
 
 
 def pivot(

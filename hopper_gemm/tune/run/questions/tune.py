@@ -134,7 +134,7 @@ def study_name(what: str, problem: GemmProblem, regime: str, context: str) -> st
     unusual += ["batch-invariant"] * problem.batch_invariant
     if what == str(problem):
         unusual += [problem.dtype.replace("_", "-")] * (problem.dtype != "bf16")
-        unusual += [recipe_of(problem).replace(":", "-")] * problem.is_fp8
+        unusual += recipe_of(problem).split()
         unusual += [problem.layouts] * (problem.layouts != "kk")
     return "-".join(["tune", what, regime, *unusual])
 
