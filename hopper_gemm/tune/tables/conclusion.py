@@ -12,7 +12,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.explain import explain
-from hopper_gemm.tune.tables.pivot import SCALED, Group, config_of, groups, interval, plain, rows_of
+from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, plain, rows_of
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def conclude(folder: Path) -> Conclusion:
         even=group.noted(study.provenance, "even") or [],
         trials=len(rows),
         seconds=float(study.provenance.get("seconds", 0.0)),
-        over=SCALED if group.problem.is_fp8 else "cuBLAS",
+        over=group.over,
     )
 
 

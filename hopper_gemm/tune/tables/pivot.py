@@ -61,6 +61,11 @@ class Group:
         return problem_of(vars(self))
 
     @property
+    def over(self) -> str:
+        """The name of torch's product, which is paired with."""
+        return SCALED if self.problem.is_fp8 else "cuBLAS"
+
+    @property
     def title(self) -> str:
         """Heading: problem, type, regime, context; the rest only where it is unusual."""
         usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
