@@ -56,7 +56,8 @@ def report(study: Study) -> str:
             lines += [sentence, ""]
     cells = "" if provenance.get("rungs") or is_list(provenance) else "Cells: speedup over cuBLAS (stages). "
     text = "\n".join([*lines, cells + _coverage(provenance, rows) + _pace(provenance, rows), "", CONFIGS, ""])
-    return re.sub(r"cuBLAS\b|torch\.mm", pivot.SCALED, text) if (rows["scales"] != "").all() else text
+    scales = set(rows["scales"])
+    return re.sub(r"cuBLAS\b|torch\.mm", pivot.SCALED, text) if scales and "" not in scales else text
 
 
 def source_line(provenance: Mapping[str, Any]) -> str:
