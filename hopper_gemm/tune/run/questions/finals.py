@@ -152,8 +152,8 @@ def entry_of(point: Point, figures: Mapping[str, Any], noise: float, **origin: s
     """Return the entry of a kernel with its figures; of its origin study, GPU and board."""
     kept: dict[str, Any] = {name: float(f"{figures[name]:.6g}") for name in ("speedup", "speedup_low", "speedup_high")}
     kept |= {name: int(figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
-    kept |= {"noise": noise, "code": str(figures.get("code", "")), "context": point.context}
-    return TunedEntry(point.problem, point.regime, point.config, **kept, **origin)
+    kept |= {"noise": noise, "code": str(figures.get("code", "")), "context": point.context, **origin}
+    return TunedEntry(point.problem, point.regime, point.config, **kept)
 
 
 def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
