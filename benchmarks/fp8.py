@@ -15,8 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,17 +23,17 @@ from typing import Any
 import torch
 
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.point import Sample
-from hopper_gemm.model.problem import BLOCK, GemmProblem
+from hopper_gemm.model.problem import BLOCK
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
-from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.arms import Arm, Launch, kernel_launch, scaled_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
-from hopper_gemm.tune.measure.workload import MatrixSet, fp32_product, sets_of
+from hopper_gemm.tune.measure.workload import MatrixSet, make_workload
 from hopper_gemm.tune.statistics import speedup
-from tests.verify.fp8 import Scales, dequantised, drawn_scales, for_kernel, torch_product
 from tests.verify.harness import compile_all
 
 WIDE = ((2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048))
@@ -54,56 +53,15 @@ COLUMNS = (
 )
 
 
-def problem_of(sizes: tuple[int, int, int], recipe: str) -> tuple[GemmProblem, Finish]:
-    """The problem of a recipe and its finish."""
+def problem_of(sizes: tuple[int, int, int], recipe: str) -> ScaledProblem:
+    """The problem of a recipe."""
     scales, _, promote = recipe.partition(":")
     step = BLOCK if scales == "blocks" else int(promote or 0)
-    return GemmProblem(*sizes, "e4m3_bf16", promote=step), Finish(scales=scales)
-
-
-def matrices(problem: GemmProblem, l2_bytes: int) -> list[MatrixSet]:
-    """Sets of matrices, more than the L2 holds."""
-    generator = torch.Generator("cuda").manual_seed(0)
-
-    def operand(rows: int) -> torch.Tensor:
-        return torch.randn(rows, problem.k, device="cuda", generator=generator).to(torch.float8_e4m3fn)
-
-    def empty() -> torch.Tensor:
-        return torch.empty(problem.m, problem.n, device="cuda", dtype=torch.bfloat16)
-
-    made = sets_of(problem, l2_bytes)
-    return [MatrixSet(operand(problem.m), operand(problem.n), empty(), empty()) for _ in range(made)]
-
-
-def arms_of(problem: GemmProblem, finish: Finish) -> tuple[Launch, Launch, Scales, str]:
-    """Our launch, torch's, the scales of both, and our config."""
-    scales = drawn_scales(problem, kind := finish.scales, torch.Generator("cuda").manual_seed(1))
-    kernel, given = kernel_for(problem, torch.cuda.current_device(), None, finish), for_kernel(scales, kind)
-
-    def ours(operands: MatrixSet) -> None:
-        kernel(operands.a, operands.b, operands.ours, None, None, None, scales=given)
-
-    def theirs(operands: MatrixSet) -> torch.Tensor:
-        return torch_product(operands.a, operands.b, scales, kind, not problem.promote)
-
-    return ours, theirs, scales, str(kernel.config)
-
-
-def errors(
-    sets: list[MatrixSet], ours: Launch, theirs: Callable[[MatrixSet], Any], scales: Scales, kind: str
-) -> list[float]:
-    """Relative Frobenius errors of both sides on the first set."""
-    operands = sets[0]
-    exact = dequantised(operands.a, operands.b, scales, kind)
-    right = fp32_product(replace(operands, a=exact[0], b=exact[1]))
-    operands.ours.fill_(float("nan"))
-    ours(operands)
-    size = torch.linalg.vector_norm(right)
-    return [float(torch.linalg.vector_norm(right - result) / size) for result in (operands.ours, theirs(operands))]
+    return ScaledProblem(*sizes, "e4m3_bf16", promote=step, scales=scales)
 
 
 def timed(
-    sets: list[MatrixSet],
+    sets: Sequence[MatrixSet],
     launches: tuple[Launch, Launch],
     flop: float,
     device: DeviceInfo,
@@ -140,17 +98,19 @@ def timed(
     }
 
 
-def measured(
-    sizes: tuple[int, int, int], recipe: str, sets: list[MatrixSet], device: DeviceInfo, timer: Timer, protocol: Burst
-) -> dict[str, Any]:
-    """The row of a problem and a recipe."""
-    problem, finish = problem_of(sizes, recipe)
-    ours, theirs, scales, config = arms_of(problem, finish)
-    off = errors(sets, ours, theirs, scales, finish.scales)
-    row: dict[str, Any] = {"status": "ok", "rel_err": off[0], "baseline_rel_err": off[1], "config": config}
-    if not off[0] <= MOST:
+def measured(problem: ScaledProblem, device: DeviceInfo, timer: Timer, protocol: Burst) -> dict[str, Any]:
+    """The row of a problem."""
+    torch.cuda.empty_cache()
+    work, kernel = make_workload(problem, device.l2_bytes), kernel_for(problem, torch.cuda.current_device())
+    first, launches = work.sets[0], (kernel_launch(kernel), scaled_launch(problem.scales, not problem.promote))
+    poison(first.ours)
+    for launch in launches:
+        launch(first)
+    ours, theirs = (work.check(out).rel_err for out in (first.ours, first.theirs))
+    row: dict[str, Any] = {"status": "ok", "rel_err": ours, "baseline_rel_err": theirs, "config": str(kernel.config)}
+    if not ours <= MOST:
         return row | {"status": "wrong"}
-    return row | timed(sets, (ours, theirs), problem.flop, device, timer, protocol)
+    return row | timed(work.sets, launches, problem.flop, device, timer, protocol)
 
 
 def main() -> None:
@@ -168,7 +128,7 @@ def main() -> None:
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in options.recipes]
     compile_all(
-        [KernelId.of(default_config(problem, 0, finish), problem, finish=finish) for problem, finish in wanted],
+        [KernelId.of(default_config(problem), problem) for problem in wanted],
         default_store(),
         lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -176,20 +136,16 @@ def main() -> None:
     with options.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
-        for sizes in problems:
-            sets = matrices(problem_of(sizes, options.recipes[0])[0], device.l2_bytes)
-            for recipe in options.recipes:
-                row: dict[str, Any] = dict(zip("mnk", sizes, strict=True)) | {"recipe": recipe} | same
-                try:
-                    row |= measured(sizes, recipe, sets, device, timer, protocol)
-                except RuntimeError as error:  # torch refuses some recipes of some sizes
-                    row["status"] = f"error: {' '.join(str(error).split())[:200]}"
-                writer.writerow(row)
-                file.flush()
-                ratio = f"{row['speedup']:.3f}" if "speedup" in row else row["status"]
-                print(*sizes, recipe, ratio, file=sys.stderr, flush=True)
-            del sets
-            torch.cuda.empty_cache()
+        for problem in wanted:
+            row: dict[str, Any] = {name: getattr(problem, name) for name in ("m", "n", "k", "recipe")} | same
+            try:
+                row |= measured(problem, device, timer, protocol)
+            except RuntimeError as error:  # torch refuses some recipes of some sizes
+                row["status"] = f"error: {' '.join(str(error).split())[:200]}"
+            writer.writerow(row)
+            file.flush()
+            ratio = f"{row['speedup']:.3f}" if "speedup" in row else row["status"]
+            print(problem, problem.recipe, ratio, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

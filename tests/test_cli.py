@@ -50,6 +50,16 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         ([*EXPLAIN, "tile_z=1"], "tile_z is not a kernel parameter; choose among tile_m"),
         ([*EXPLAIN, "tile_m"], "--set must be like tile_m=256 but got 'tile_m'"),
         ([*EXPLAIN, "pdl=true", "--set", "early=false"], "--set names pdl twice; leave one of them out"),
+        (["explain", "64", "64", "64", "--promote", "128"], "--promote must stand beside --scales but got 128 alone"),
+        (["explain", "64", "64", "64", "--scales", "row"], "a dtype with scales must be one of e4m3_bf16"),
+        (
+            ["tune", "64", "64", "64", "--dtype", "e4m3", "--scales", "col"],
+            "--scales must be one of tensor, row, blocks",
+        ),
+        (
+            ["compare", "--dtype", "e4m3", "--scales", "row", "--promote", "64", "64", "64", "64"],
+            "promote must be one of",
+        ),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
         *(
             (["explain", "64", "64", "64", "--gpu", gpu], f"--gpu must be one of h100, h200 but got {gpu!r}; on other")
@@ -212,6 +222,15 @@ def test_explain_shows_the_batch_invariant_kernel_and_what_refuses_another():
     assert (found["matmul"]["how"], found["matmul"]["config"]["split_k"]) == ("tuned", 8)
     refused = json.loads(run(*asked, "--set", "split_k=2").stdout)
     assert any("batch_invariant" in str(reason) for reason in refused["reasons"])
+
+
+def test_explain_of_fp8_names_the_recipe_and_what_serves_it():
+    title, *_, last = run("explain", "64", "7168", "2048", "--dtype", "e4m3", "--scales", "row").stdout.splitlines()
+    assert title.endswith("on 64x7168x2048 e4m3_bf16 row: legal")
+    assert last.startswith("  scaled_mm ")
+    asked = ("explain", "64", "7168", "2048", "--dtype", "e5m2_fp32", "--scales", "blocks", "--json")
+    problem = json.loads(run(*asked).stdout)["problem"]
+    assert (problem["dtype"], problem["scales"], problem["promote"]) == ("e5m2_fp32", "blocks", 128)
 
 
 def test_explain_refuses_with_every_reason_and_still_succeeds():

@@ -9,9 +9,10 @@ import pytest
 from hopper_gemm.cli import options
 from hopper_gemm.cli.app import PANELS, app
 from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, in_words
+from hopper_gemm.model.finish import SCALES
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import CONTEXTS, REGIMES
-from hopper_gemm.model.problem import DTYPES, LAYOUTS
+from hopper_gemm.model.problem import DTYPES, FP8_DTYPES, LAYOUTS
 from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.parameters import config_of, kernel_of
 from hopper_gemm.tune.run.source import BACKENDS
@@ -62,7 +63,8 @@ def test_every_command_stands_in_one_panel_of_the_help():
 
 
 def test_the_choices_of_the_command_line_are_those_of_the_package():
-    assert get_args(options.DtypeName) == DTYPES
+    assert get_args(options.DtypeName) == (*DTYPES, "e4m3", *FP8_DTYPES[:3], "e5m2", *FP8_DTYPES[3:])
+    assert get_args(options.ScalesName) == SCALES[1:]
     assert get_args(options.LayoutsName) == LAYOUTS
     assert get_args(options.RegimeName) == REGIMES
     assert get_args(options.ContextName) == CONTEXTS

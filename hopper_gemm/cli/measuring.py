@@ -88,6 +88,8 @@ def tune(
     shapes: options.Shapes = None,
     marked: Annotated[bool, typer.Option("--marked", help="Of a list only the problems marked search.")] = False,
     dtype: options.Dtype = "bf16",
+    scales: options.Scales = None,
+    promote: options.Promote = 0,
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     budget: Annotated[
@@ -148,17 +150,17 @@ def tune(
 
         if backend == "replay":
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")
-        if dtype != "bf16":
+        if dtype != "bf16" and not scales:
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
         listed = options.with_rule(read.of_regime(regime, marked), batch_invariant)
-        problems = tuple(dict.fromkeys(listed))
+        problems = tuple(dict.fromkeys(options.with_recipe(listed, dtype, scales, promote)))
         if not problems and marked:
             raise ValueError(f"no problem of {read.name} is marked search; mark one, or leave out --marked")
         if not problems:
             raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
-        spec = question(problems, keys, listed=read.name, **ahead)
+        spec = question(problems, keys, listed=options.titled(read.name, problems), **ahead)
         folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
         best = winners(read_study(folder))
         result = {"out": str(folder), "problems": [winner.as_dict() for winner in best]}
@@ -169,7 +171,8 @@ def tune(
         return
     if m is None or n is None or k is None:
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
-    problem = GemmProblem(m, n, k, dtype, batch_invariant=batch_invariant)
+    sizes = GemmProblem(m, n, k, batch_invariant=batch_invariant)
+    (problem,) = options.with_recipe([sizes], dtype, scales, promote)
     source = choose(
         lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
     )
@@ -187,6 +190,9 @@ def compare(
     against: Annotated[
         str, typer.Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
     ] = "cublas,cublaslt",
+    dtype: options.Dtype = "bf16",
+    scales: options.Scales = None,
+    promote: options.Promote = 0,
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[
@@ -224,20 +230,21 @@ def compare(
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
-    problems = options.with_rule(problems, batch_invariant)
+    problems = options.with_recipe(options.with_rule(problems, batch_invariant), dtype, scales, promote)
     unusual: list[str] = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
     unusual += ["batch-invariant"] * batch_invariant
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
-        study = tables.recorded(["-".join([stem, *words]) for stem in lists], problems, names, regime, context)
+        stems = ["-".join([options.titled(stem, problems), *words]) for stem in lists]
+        study = tables.recorded(stems, problems, names, regime, context)
         show(view(study), "json" if as_json else None, long=long)
         return
     from hopper_gemm.cli.running import conclude, local_source, run_question
     from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
 
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
-    kind = source.gpus[0].name
+    kind, title = source.gpus[0].name, options.titled(title, problems)
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 
     def watch(row: Any, done: int, total: int) -> None:

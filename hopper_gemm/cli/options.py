@@ -9,10 +9,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hopper_gemm.model.problem import DTYPES, GemmProblem
+from hopper_gemm.model.problem import BLOCK, DTYPES, GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.study.files import here_or_recorded
 
-DtypeName = Literal["bf16", "fp16", "bf16_fp32", "fp16_fp32"]
+DtypeName = Literal[
+    "bf16", "fp16", "bf16_fp32", "fp16_fp32", "e4m3", "e4m3_bf16", "e4m3_fp16", "e4m3_fp32", "e5m2", "e5m2_bf16",
+    "e5m2_fp16", "e5m2_fp32",
+]  # fmt: skip
+"""As :data:`hopper_gemm.model.problem.DTYPES` and ``FP8_DTYPES``; of FP8 alone the output is bf16."""
+ScalesName = Literal["tensor", "row", "blocks"]
 LayoutsName = Literal["kk", "mk", "kn", "mn"]
 RegimeName = Literal["burst", "steady"]
 ContextName = Literal["isolated", "chained"]
@@ -32,7 +38,13 @@ MaybeM = Annotated[int | None, typer.Argument(metavar="[M]", help="Rows of A and
 MaybeN = Annotated[int | None, typer.Argument(metavar="[N]", help="Columns of B and C.")]
 MaybeK = Annotated[int | None, typer.Argument(metavar="[K]", help="Columns of A, rows of B.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every point.")]
-Dtype = Annotated[DtypeName, typer.Option(help=f"{TYPES}; a list says so itself.")]
+Dtype = Annotated[
+    DtypeName, typer.Option(help=f"{TYPES}; a list says so itself. With --scales: e4m3, e5m2, e4m3_fp32 ...")
+]
+Scales = Annotated[ScalesName | None, typer.Option(help="Of FP8 operands, those of a list too.")]
+Promote = Annotated[
+    int, typer.Option(help="Of FP8, elements of k between promotions of the sums: 128, 256 or 512. Default: fast sums.")
+]
 Long = Annotated[bool, typer.Option("--long", help="Name each parameter of a config instead of the shorthand.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
 Gpus = Annotated[str, typer.Option(help="Indices of GPUs among those that CUDA_VISIBLE_DEVICES shows, as 0,1.")]
@@ -78,6 +90,26 @@ OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxN
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:
     """Return the problems, all of them batch-invariant if ``batch_invariant``."""
     return tuple(replace(problem, batch_invariant=True) if batch_invariant else problem for problem in problems)
+
+
+def with_recipe(
+    problems: Iterable[GemmProblem], dtype: str, scales: str | None, promote: int = 0
+) -> tuple[GemmProblem, ...]:
+    """Return the problems, all of them of a type other than bf16, with ``scales`` of FP8; outputs of ``e4m3`` are
+    bf16."""
+    if not scales:
+        if promote:
+            raise ValueError(f"--promote must stand beside --scales but got {promote} alone; add --scales row")
+        return tuple(problem if dtype == "bf16" else replace(problem, dtype=dtype) for problem in problems)
+    dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
+    recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}
+    return tuple(problem_from(**{**problem.as_dict(), **recipe}) for problem in problems)
+
+
+def titled(name: str, problems: Iterable[GemmProblem]) -> str:
+    """Return the name of a list, with type and recipe if all of its problems are of one of FP8."""
+    recipes = {f" {problem.dtype} {recipe_of(problem)}" * problem.is_fp8 for problem in problems}
+    return name + (recipes.pop() if len(recipes) == 1 else "").replace("_", "-").replace(" ", "-")
 
 
 def gpus_of(text: str) -> list[int]:

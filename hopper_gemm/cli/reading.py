@@ -135,6 +135,8 @@ def explain(
         typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
     ] = None,
     dtype: options.Dtype = "bf16",
+    scales: options.Scales = None,
+    promote: options.Promote = 0,
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
@@ -158,7 +160,8 @@ def explain(
     from hopper_gemm.tune.tables.explain import explain as explained
     from hopper_gemm.tune.tables.explain import lines
 
-    problem = GemmProblem(m, n, k, dtype, layouts, batch_invariant)
+    sizes = GemmProblem(m, n, k, layouts=layouts, batch_invariant=batch_invariant)
+    (problem,) = options.with_recipe([sizes], dtype, scales, promote)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
@@ -194,7 +197,7 @@ def explain(
         meanwhile = "the first call compiles it" if batch_invariant else "torch multiplies until a process compiled it"
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
-    print(spell(f"  matmul      {other}{source}"))
+    print(spell(f"  {'scaled_mm' if scales else 'matmul':11} {other}{source}"))
 
 
 @command

@@ -167,7 +167,8 @@ def load(
         problem: only its type and layouts matter to the binary, and whether TMA reaches C; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
-        finish: what the epilogue does before it rounds; the kernel's call then takes what is added too.
+        finish: what the epilogue does before it rounds; the kernel's call then takes what is added too. By default that
+            of the problem's scales.
         scattered: whether rows of C may start anywhere; None: as a contiguous C needs.
 
     Returns:

@@ -42,6 +42,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.sealed import sealed, sha256, unsealed
 from hopper_gemm.model.tuned import replace_file
 
@@ -116,6 +117,7 @@ class KernelId:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
         names, grouping = (problem.dtype, problem.layouts), getattr(problem, "grouping", "")
+        finish = finish or finish_of(problem)
         return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote, grouping)
 
     @property

@@ -19,6 +19,7 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.rules.finishes import FINISH_RULES
 from hopper_gemm.model.rules.fp8 import FP8_RULES
 from hopper_gemm.model.rules.grouping import GROUP_RULES
@@ -62,7 +63,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Fini
     Args:
         config: any config; ``"max"`` and ``"auto"`` are resolved first.
         problem: the problem, or None to check the config alone.
-        finish: of the product; with a problem only.
+        finish: of the product; with a problem only. By default that of the problem's scales.
 
     Example:
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
@@ -83,7 +84,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Fini
 
 def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Reason]:
     """Every reason why a kernel that is legal by itself cannot run a problem."""
-    found = _broken(PAIR_RULES, kernel, problem.in_words)
+    finish, found = finish or finish_of(problem), _broken(PAIR_RULES, kernel, problem.in_words)
     if problem.is_fp8:
         found += _broken(FP8_RULES, kernel, problem)
     if isinstance(problem, GroupedProblem):

@@ -11,6 +11,7 @@ from pathlib import Path
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem, shown
+from hopper_gemm.model.recipe import with_scales
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import (
     CHANGES,
@@ -170,10 +171,11 @@ def find(
         regime: burst or steady.
         context: isolated or chained.
         chip: the GPU for which the model chooses.
-        finish: only configs that the rules allow with it.
+        finish: only configs that the rules allow with it; its scales are part of the problem.
     """
     if isinstance(problem, GroupedProblem):  # no table has entries of groups
         return modelled(problem, chip, finish)
+    problem = with_scales(problem, finish)
     fitting = [table for table in among if chip.sms == SXM.sms or not table.of_sister]
     best = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in fitting]
     ranked = [

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 
 REGIMES = ("burst", "steady")
 """``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
@@ -30,7 +31,8 @@ class Point:
         data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
 
     Raises:
-        ValueError: regime, context or data is none of the known, a baseline is paired with another, or operands of FP8.
+        ValueError: regime, context or data is none of the known, a baseline is paired with another, or operands of FP8
+            have no scales.
     """
 
     problem: GemmProblem
@@ -45,10 +47,8 @@ class Point:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)} but got {value!r}")
-        if self.problem.is_fp8:
-            raise ValueError(
-                f"a measured problem has operands of 16 bits but got {self.problem.dtype}; take bf16 or fp16"
-            )
+        if self.problem.is_fp8 and not isinstance(self.problem, ScaledProblem):
+            raise ValueError(f"a measured problem of {self.problem.dtype} must have scales but has none; add them")
         if self.is_baseline and self.subject != self.against:
             raise ValueError(f"a baseline is paired with itself but got {self.subject!r} against {self.against!r}")
 

@@ -21,6 +21,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import forward
 from hopper_gemm.model.rules.pairs import filled_up
@@ -45,7 +46,7 @@ class TunedEntry:
     """One tuned problem.
 
     Args:
-        problem: sizes, type, layouts; batch-invariant if it was tuned so.
+        problem: sizes, type, layouts; batch-invariant if it was tuned so; of FP8 with its recipe.
         regime: burst or steady.
         config: the kernel.
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
@@ -164,7 +165,7 @@ def _entry(raw: Any) -> TunedEntry:
     for name in ("problem", "config"):
         if not isinstance(raw[name], dict):
             raise TypeError(f"{name} must be an object but got {type(raw[name]).__name__}")
-    problem, config = GemmProblem(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
+    problem, config = problem_from(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
     entry = TunedEntry(**{**raw, "problem": problem, "config": config})
     for name, known in (("regime", REGIMES), ("context", CONTEXTS)):
         if getattr(entry, name) not in known:
@@ -265,7 +266,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
-    about = entry.regime, entry.context, entry.kind
+    about = recipe_of(problem), entry.regime, entry.context, entry.kind
     return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, problem.batch_invariant, *about)
 
 

@@ -30,6 +30,7 @@ from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.kept import Kept
 from hopper_gemm.tune.run.question import cublas_control
+from hopper_gemm.tune.run.questions.finals import entry_of
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
 from hopper_gemm.tune.run.questions.tune import PAIRS, REST, question
 from hopper_gemm.tune.run.source import Source
@@ -226,27 +227,13 @@ def _fastest(bench: Bench, case: Case, configs: Sequence[Kernel], reasons: list[
         if outcome.status != "ok":
             reasons.append(f"{outcome.status.replace('_', ' ')}: {outcome.reason}")
         elif outcome.figures["speedup"] > best.get("speedup", 0.0):
-            best = {**outcome.figures, "config": point.config}
+            best = {**outcome.figures, "point": point}
     if not best:
         return None
-    control, report = bench.measure(cublas_control(points[0]), protocol), load_any(best["config"], case.problem).report
-    return TunedEntry(
-        problem=case.problem,
-        regime="burst",
-        config=best["config"],
-        speedup=best["speedup"],
-        speedup_low=best["speedup_low"],
-        speedup_high=best["speedup_high"],
-        noise=noise_floor(ratio_of(control.figures)) if control.status == "ok" else 0.0,
-        registers=report.registers,
-        wgmma=report.wgmma,
-        instructions=report.instructions,
-        code=report.code,
-        study=WARMUP,
-        gpu=bench.device.name,
-        context=case.context,
-        board=bench.device.uuid,
-    )
+    control, best_point = bench.measure(cublas_control(points[0]), protocol), best.pop("point")
+    noise = noise_floor(ratio_of(control.figures)) if control.status == "ok" else 0.0
+    figures = best | vars(load_any(best_point.config, case.problem).report)
+    return entry_of(best_point, figures, noise, study=WARMUP, gpu=bench.device.name, board=bench.device.uuid)
 
 
 def _keep(tuning: Autotuned, case: Case, entry: TunedEntry | None, number: str, reason: str) -> None:

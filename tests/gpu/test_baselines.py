@@ -8,15 +8,17 @@ import pytest
 import torch
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure.arms import Arm
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.choose import REL_ERR_MAX
 from hopper_gemm.tune.measure.baselines.cublaslt_api import CublasLtError
 from hopper_gemm.tune.measure.baselines.naming import UNKNOWN, baseline_kernel
 from hopper_gemm.tune.measure.bench import Bench
-from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.correctness import check, poison, rel_err_max
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.workload import make_workload
@@ -87,6 +89,23 @@ def test_variants_of_an_algorithm_are_right_too():
         with suppress(CublasLtError):
             right += error_of(candidate, workload) < REL_ERR_MAX
     assert right > 0.8 * len(variants)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize("against", ["cublas", "heuristics"])
+@pytest.mark.parametrize(
+    ("scales", "promote"), [("tensor", 0), ("tensor", 128), ("row", 0), ("row", 256), ("blocks", 128)]
+)
+def test_fp8_is_measured_by_its_recipe(kernel_store, scales, promote, against):
+    """The library's list may have nothing for a recipe; of one scale for each operand it has."""
+    problem = ScaledProblem(1024, 768, 512, "e4m3_bf16", promote=promote, scales=scales)
+    point = Point(problem, choose(problem), against=against)
+    outcome = Bench(describe_current(), kernel_store).measure(point, Burst(rest=0.010, pairs=3))
+    allowed = ("ok",) if against == "cublas" or scales == "tensor" else ("ok", "no_baseline")
+    assert outcome.status in allowed, outcome.reason
+    if outcome.status == "ok":
+        assert outcome.figures["rel_err"] <= rel_err_max(torch.bfloat16, problem.k, promote)
+        assert outcome.figures["baseline_rel_err"] < REL_ERR_MAX
 
 
 @pytest.mark.parametrize("context", ["isolated", "chained"])

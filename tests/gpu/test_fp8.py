@@ -13,8 +13,8 @@ from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.checks import UnsupportedError
+from hopper_gemm.tune.measure.correctness import ROUNDED, rel_err_max
 from tests.each import each
-from tests.verify.fp8 import ROUNDED, most_error
 
 functional = torch.nn.functional
 pytestmark = [
@@ -130,7 +130,7 @@ def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, 
     kernel = load(KERNELS[name], problem, finish=Finish(scales=scales))
     out = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.bfloat16)
     kernel(a, b.t(), out, None, None, None, scales=(scale_a.view(-1), scale_b.view(-1)))
-    assert error(out, exact(a, b, scale_a, scale_b)) <= most_error(problem.k, promote)
+    assert error(out, exact(a, b, scale_a, scale_b)) <= rel_err_max(torch.bfloat16, problem.k, promote)
 
 
 @each("sizes", SIZES)
@@ -141,7 +141,10 @@ def test_picked_kernels_are_right_at_every_size(sizes):
         right, given = exact(a, b, scale_a, scale_b), (a, b, scale_a, recipe, scale_b, recipe)
         for fast in (False, True):
             result = hopper_gemm.scaled_mm(*given, use_fast_accum=fast)
-            assert error(result, right) <= few * most_error(sizes[2], 0 if fast else 128), (scales, fast)
+            assert error(result, right) <= few * rel_err_max(torch.bfloat16, sizes[2], 0 if fast else 128), (
+                scales,
+                fast,
+            )
 
 
 @each("sizes", SIZES)
@@ -248,7 +251,7 @@ def test_both_types_of_fp8_give_every_output(dtype, out_dtype):
     given = a, b, scale_a, recipe, scale_b, recipe
     result = hopper_gemm.scaled_mm(*given, output_dtype=out_dtype)
     assert result.dtype == out_dtype
-    assert error(result, exact(a, b, scale_a, scale_b)) <= most_error(4096, 128, out_dtype)
+    assert error(result, exact(a, b, scale_a, scale_b)) <= rel_err_max(out_dtype, 4096, 128)
 
 
 def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
@@ -261,7 +264,7 @@ def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
     ]
     fast = error(hopper_gemm.scaled_mm(*given, output_dtype=torch.float32, use_fast_accum=True), right)
     assert promoted[0] < promoted[1] < promoted[2] < fast / 2
-    assert fast <= most_error(16384, 0, torch.float32)
+    assert fast <= rel_err_max(torch.float32, 16384, 0)
 
 
 def test_a_bias_and_an_activation_come_behind_the_scales():
@@ -321,7 +324,7 @@ def test_rows_have_the_same_bits_whatever_m_where_that_is_asked_for():
 def test_what_the_kernel_lacks_goes_to_torch_or_is_refused():
     a, b, scale_a, scale_b, recipe = operands(64, 256, 512, "tensor")
     mixed = a, b.to(torch.float8_e5m2), scale_a, recipe, scale_b, recipe
-    assert error(hopper_gemm.scaled_mm(*mixed), exact(*mixed[:3], scale_b)) <= most_error(512, 0)
+    assert error(hopper_gemm.scaled_mm(*mixed), exact(*mixed[:3], scale_b)) <= rel_err_max(torch.bfloat16, 512, 0)
     with hopper_gemm.fallback("never"), pytest.raises(UnsupportedError, match="one FP8 type"):
         hopper_gemm.scaled_mm(*mixed)
     memory = torch.zeros(64 * 512 + 1, device="cuda").to(a.dtype)

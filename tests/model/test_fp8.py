@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
+from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import binaries, choose
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
-from hopper_gemm.model.tuned import itself
+from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.model.tuned import FILE, TunedEntry, itself, read_tuned, write_tuned
 
 PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")
+RECIPE = ScaledProblem(4096, 7168, 2048, "e4m3_bf16")
 ROW, BLOCKS = Finish(scales="row"), Finish(scales="blocks")
 
 
@@ -138,9 +143,52 @@ def test_two_consumers_promote_while_one_multiplies_and_a_lone_one_does_not():
     assert predict(pair, promoted) == predict(pair, PROBLEM)
 
 
-def test_fp8_is_not_measured_by_commands_which_lack_a_baseline_of_it():
-    with pytest.raises(ValueError, match="a measured problem has operands of 16 bits but got e4m3_bf16"):
+def test_fp8_is_measured_with_scales_alone():
+    with pytest.raises(ValueError, match="a measured problem of e4m3_bf16 must have scales but has none"):
         Point(PROBLEM, resolve(GemmConfig()))
+    assert Point(ScaledProblem(64, 64, 64, "e4m3_bf16"), "cublas").problem.scales == "tensor"
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"scales": ""}, "scales must be one of tensor, row, blocks but got ''"),
+        ({"dtype": "bf16"}, "a dtype with scales must be one of e4m3_bf16, .* but got bf16"),
+        ({"scales": "blocks"}, "promote must be 128 with scales of blocks but got 0"),
+        ({"promote": 64}, "promote must be one of 0, 128, 256, 512 but got 64"),
+    ],
+)
+def test_a_recipe_that_there_is_not_is_refused(fields, text):
+    with pytest.raises(ValueError, match=text):
+        ScaledProblem(**{"m": 64, "n": 64, "k": 64, "dtype": "e4m3_bf16", **fields})
+
+
+def test_a_problem_with_scales_takes_the_rules_and_the_code_of_their_finish():
+    problem = ScaledProblem(4096, 7168, 2048, "e4m3_bf16", promote=128, scales="blocks")
+    deep = resolve(GemmConfig(128, 128, k_depth=2))
+    assert {reason.rule for reason in reasons(deep, problem)} == {"blocks"}
+    assert KernelId.of(deep, problem) == KernelId.of(deep, replace(PROBLEM, promote=128), finish=BLOCKS)
+    assert problem.in_words == PROBLEM.in_words
+
+
+def test_an_entry_of_fp8_serves_calls_of_its_recipe_alone(tmp_path):
+    """Whatever else the call's finish does. Tables keep an entry of each recipe."""
+    recipes = {"tensor": 0, "row": 128}
+    entries = [entry(replace(RECIPE, promote=promote, scales=scales)) for scales, promote in recipes.items()]
+    write_tuned(tmp_path / FILE, entries)
+    table = [Table(tuple(read_tuned(tmp_path / FILE)))]
+    assert len(table[0].entries) == 2
+    for scales, promote in product(("tensor", "row", "blocks"), (0, 128)):
+        finish = Finish(bias=True, scales=scales)
+        if scales != "blocks" or promote:
+            pick = find(table, replace(PROBLEM, promote=promote), finish=finish)
+            assert pick.how == ("tuned" if recipes.get(scales) == promote else "model"), (scales, promote)
+
+
+def entry(problem):
+    figures = {"speedup": 1.1, "speedup_low": 1.09, "speedup_high": 1.11, "noise": 0.001, "registers": 168, "wgmma": 8}
+    origin = {"instructions": 900, "code": "c0de", "study": "s", "gpu": "NVIDIA H100", "context": "isolated"}
+    return TunedEntry(problem, "burst", resolve(GemmConfig(128, 128)), **figures, **origin)
 
 
 def test_entries_of_fp8_serve_their_own_operands_alone():

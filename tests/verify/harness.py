@@ -40,8 +40,8 @@ BOARDS = 2
 """Boards, of those at hand, on which a thing that failed before is verified."""
 
 JUDGES = (
-    "hopper_gemm.tune.measure.correctness",
-    *(f"tests.verify.{name}" for name in ("busy", "fp8", "harness", "judge", "load")),
+    *(f"hopper_gemm.tune.measure.{name}" for name in ("correctness", "scaling")),
+    *(f"tests.verify.{name}" for name in ("busy", "harness", "judge", "load")),
 )
 """Modules that decide what is right on a GPU."""
 

@@ -17,9 +17,9 @@ from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.reference import activated, finished
+from hopper_gemm.tune.measure import scaling
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES, filled
-from tests.verify import fp8
 from tests.verify.drawing import Pair
 from tests.verify.rows import Finding
 
@@ -142,14 +142,12 @@ def _check_guarded(
 
 def _mistake(out: torch.Tensor, expected: torch.Tensor, problem: GemmProblem) -> str:
     """What is wrong with an output; empty where nothing is."""
-    if problem.is_fp8:
-        return fp8.mistake(out, expected, problem.k, problem.promote)
-    return check(out, expected, problem.k).reason or ""
+    return check(out, expected, problem.k, problem.promote if problem.is_fp8 else None).reason or ""
 
 
 def ordinary(problem: GemmProblem, seed: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Standard-normal operands (m, k) and (n, k), contiguous as the layouts say."""
-    generator, dtype = torch.Generator(device).manual_seed(seed), (TYPES | fp8.TYPES)[types_of(problem.dtype)[0]]
+    generator, dtype = torch.Generator(device).manual_seed(seed), (TYPES | scaling.TYPES)[types_of(problem.dtype)[0]]
     sizes = zip((problem.m, problem.n), problem.layouts, strict=True)
     made = [
         filled(rows, problem.k, "normal", generator).to(dtype)
@@ -178,11 +176,11 @@ def added(pair: Pair, device: str) -> Call:
     return Call(nothing, nothing, bias, finish.activation, residual, 0.75 if finish.scale else None)
 
 
-def scales_of(pair: Pair, device: str) -> fp8.Scales:
+def scales_of(pair: Pair, device: str) -> scaling.Scales:
     """The scales of a pair of FP8, by which the product comes to where activations bend."""
     assert pair.finish is not None
     generator = torch.Generator(device).manual_seed(pair.seed + 2)
-    first, second = fp8.drawn_scales(pair.problem, pair.finish.scales, generator)
+    first, second = scaling.drawn_scales(pair.problem, pair.finish.scales, generator)
     return first.mul_(pair.problem.k**-0.5), second
 
 
@@ -192,7 +190,7 @@ def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
         gate, up = product(a, b).chunk(2, -1)
         return activated(gate, pair.finish.activation) * up
     if pair.finish is not None and pair.finish.scales:
-        a, b = fp8.dequantised(a, b, scales_of(pair, a.device.type), pair.finish.scales)
+        a, b = scaling.dequantised(a, b, scales_of(pair, a.device.type), pair.finish.scales)
     return finished(product(a, b), added(pair, a.device.type))
 
 
@@ -202,7 +200,7 @@ def finishing(kernel: LoadedKernel, pair: Pair, device: str) -> Launch:
         return kernel
     call = added(pair, device)
     if pair.finish.scales:
-        scales = fp8.for_kernel(scales_of(pair, device), pair.finish.scales)
+        scales = scaling.for_kernel(scales_of(pair, device), pair.finish.scales)
         return lambda a, b, out: kernel(a, b, out, call.bias, None, None, scales=scales)
     return lambda a, b, out: kernel(a, b, out, call.bias, call.residual, call.scale)
 

@@ -10,22 +10,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
+from typing import Any
 
 import torch
 
+from hopper_gemm.serve.scaled import RECIPES
 from hopper_gemm.tune.measure.probes import load_spacer, spacer_elements
 from hopper_gemm.tune.measure.workload import MatrixSet
 
 Launch = Callable[[MatrixSet], None]
 
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
-"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n): a
+Kernel = Callable[..., None]
+"""Multiplies A (m, k) by the transpose of B (n, k) into C (m, n), with options of a :class:`MatrixSet`: a
 :class:`hopper_gemm.compiler.loader.LoadedKernel`, or its stand-in in tests."""
 
 
 def kernel_launch(kernel: Kernel) -> Launch:
     """Return a launch of our kernel on a set of matrices."""
-    return lambda operands: kernel(operands.a, operands.b, operands.ours)
+    return lambda operands: kernel(operands.a, operands.b, operands.ours, **operands.options)
 
 
 def cublas_launch(operands: MatrixSet) -> None:
@@ -35,6 +37,22 @@ def cublas_launch(operands: MatrixSet) -> None:
         torch.mm(a, b, out=out)
     else:
         torch.mm(a, b, out_dtype=out.dtype, out=out)
+
+
+def scaled_launch(kind: str, fast: bool) -> Launch:
+    """Return a launch of torch's scaled_mm of a recipe, with fast sums or not. It is the operator behind
+    torch.nn.functional.scaled_mm, which takes no output: an allocated one would lie in the L2."""
+    functional: Any = torch.nn.functional
+    recipe = next(names for names, its in RECIPES.items() if its == kind)
+    first, second = ([getattr(functional.ScalingType, name).value] for name in recipe)
+
+    def launch(operands: MatrixSet) -> None:
+        assert operands.scales is not None
+        sides: tuple[Any, ...] = [operands.scales[0]], first, [], [operands.scales[1]], second, []
+        sides += None, operands.theirs.dtype, [], fast
+        torch.ops.aten._scaled_mm_v2.out(operands.a, operands.b.t(), *sides, out=operands.theirs)
+
+    return launch
 
 
 def touch(sms: int) -> Launch:

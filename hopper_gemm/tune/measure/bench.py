@@ -24,7 +24,7 @@ from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, se
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
 from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose, choose_again
-from hopper_gemm.tune.measure.correctness import Correctness, check, poison, same_bits
+from hopper_gemm.tune.measure.correctness import Correctness, poison, same_bits
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.tune.measure.timing import Timer, Timing
@@ -192,7 +192,7 @@ class Bench:
             return Outcome("unstable", f"{harm} in each of {TRIES} tries")
         laps.end("pairs")
         if checked is not None:
-            after = check(first.ours, scene.workload.reference, point.problem.k)
+            after = scene.workload.check(first.ours)
             self._timer.idle()
             if not after.ok:
                 return Outcome("wrong_result", f"after timing: {after.reason}")
@@ -306,7 +306,7 @@ class Bench:
         spacers = [sample.spacer_us or 0.0 for sample in samples]
         ours = [sample.ours_us for sample in samples]
         time_us = median(us - spacer for us, spacer in zip(ours, spacers, strict=True))
-        tflops = flop / time_us / 1e6
+        tflops, words = flop / time_us / 1e6, point.problem.in_words.flop / time_us / 1e6
         figures: dict[str, Any] = {
             "speedup": ratio.median,
             "speedup_low": ratio.low,
@@ -323,7 +323,7 @@ class Bench:
             "baseline_rel_err": chosen.rel_err,
         }
         peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * figures["sm_mhz"] / 1e6
-        figures["tensor_active"] = 100 * tflops / peak
+        figures["tensor_active"] = 100 * words / peak
         if point.context == "isolated":
             figures["spacer_us"] = median(spacers)
         if point.context == "chained" or time_us >= ENERGY_US:
@@ -354,11 +354,11 @@ def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, floa
     launch."""
     first = workload.sets[0]
     poison(first.ours)
-    kernel(first.a, first.b, first.ours)
-    result = check(first.ours, workload.reference, workload.problem.k)
-    again = torch.empty_like(first.ours)
-    poison(again)
-    seconds = seconds_per_launch(lambda operands: kernel(operands.a, operands.b, again), workload.sets[:1])
-    if result.ok and not same_bits(first.ours, again):
+    kernel_launch(kernel)(first)
+    result = workload.check(first.ours)
+    again = replace(first, ours=torch.empty_like(first.ours))
+    poison(again.ours)
+    seconds = seconds_per_launch(kernel_launch(kernel), (again,))
+    if result.ok and not same_bits(first.ours, again.ours):
         result = replace(result, reason="a second run gave other bits")
     return result, seconds

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 import torch
 
 from hopper_gemm.model.problem import DATA, GemmProblem, types_of
+from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.tune.measure import scaling
+from hopper_gemm.tune.measure.correctness import Correctness, check
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 L2_MULTIPLE = 3
@@ -27,12 +31,16 @@ class MatrixSet:
         b: (n, k), the transpose of the right operand, contiguous along the axis that the layouts name.
         ours: (m, n), output of our kernel.
         theirs: (m, n), output of the baseline.
+        scales: of A and B in torch's layouts; None where operands have 16 bits.
+        options: arguments of our kernel by name: the scales as it takes them.
     """
 
     a: torch.Tensor
     b: torch.Tensor
     ours: torch.Tensor
     theirs: torch.Tensor
+    scales: scaling.Scales | None = None
+    options: Mapping[str, scaling.Scales] = field(default_factory=dict)
 
     @property
     def memory(self) -> torch.Tensor:
@@ -48,7 +56,7 @@ class Workload:
     Args:
         problem: problem of the matrices.
         sets: sets of matrices; launches rotate over them.
-        reference: product of the first set in fp32.
+        reference: product of the first set in fp32, of operands times their scales.
         seed: seed of the random numbers.
         data: one of :data:`hopper_gemm.model.problem.DATA`.
     """
@@ -59,9 +67,16 @@ class Workload:
     seed: int
     data: str = "normal"
 
+    def check(self, out: torch.Tensor) -> Correctness:
+        """Compare an output of the first set with the reference."""
+        problem = self.problem
+        return check(out, self.reference, problem.k, problem.promote if problem.is_fp8 else None)
 
-def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal") -> Workload:
-    """Make matrices on the current device.
+
+def make_workload(
+    problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal", device: str = "cuda"
+) -> Workload:
+    """Make matrices on a device, by default the current GPU.
 
     Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: the power of a tensor core
     grows with the bits that flip.
@@ -72,8 +87,8 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         seed: seed of the generator; the same seed gives the same matrices.
         data: one of :data:`hopper_gemm.model.problem.DATA`.
     """
-    dtype, out_dtype = (TYPES[name] for name in types_of(problem.dtype))
-    generator = torch.Generator("cuda").manual_seed(seed)
+    dtype, out_dtype = ((TYPES | scaling.TYPES)[name] for name in types_of(problem.dtype))
+    generator = torch.Generator(device).manual_seed(seed)
 
     def operand(rows: int, axis: str) -> torch.Tensor:
         if axis == "k":
@@ -81,13 +96,21 @@ def make_workload(problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str 
         return filled(problem.k, rows, data, generator).to(dtype).t()
 
     def empty() -> torch.Tensor:
-        return torch.empty(problem.m, problem.n, device="cuda", dtype=out_dtype)
+        return torch.empty(problem.m, problem.n, device=device, dtype=out_dtype)
 
-    sets = tuple(
-        MatrixSet(operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1]), empty(), empty())
-        for _ in range(sets_of(problem, l2_bytes))
-    )
-    return Workload(problem, sets, fp32_product(sets[0]), seed, data)
+    def made() -> MatrixSet:
+        sides = operand(problem.m, problem.layouts[0]), operand(problem.n, problem.layouts[1])
+        if not isinstance(problem, ScaledProblem):
+            return MatrixSet(*sides, empty(), empty())
+        scales = scaling.drawn_scales(problem, problem.scales, generator)
+        return MatrixSet(*sides, empty(), empty(), scales, {"scales": scaling.for_kernel(scales, problem.scales)})
+
+    sets = tuple(made() for _ in range(sets_of(problem, l2_bytes)))
+    first = sets[0]
+    if isinstance(problem, ScaledProblem) and first.scales is not None:
+        a, b = scaling.dequantised(first.a, first.b, first.scales, problem.scales)
+        first = replace(first, a=a, b=b)
+    return Workload(problem, sets, fp32_product(first), seed, data)
 
 
 def sets_of(problem: GemmProblem, l2_bytes: int) -> int:

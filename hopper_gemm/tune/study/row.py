@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.point import Point, Sample
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
 from hopper_gemm.tune.study.schema import BY_NAME, CARRIED, FIGURES, NAMES, REQUIRED, STAGES, STATUSES
@@ -24,7 +24,7 @@ SUM = "crc"
 """Last column of a file: CRC-32 of the line of column names, a line break and the row's values. A row that was changed
 or torn, or that stands under other names than it was written under, is detected."""
 
-PROBLEM = ("m", "n", "k", "dtype", "layouts", "batch_invariant")
+PROBLEM = ("m", "n", "k", "dtype", "layouts", "batch_invariant", "promote", "scales")
 WAY = ("regime", "context", "against", "data")
 """Columns of a point: its problem, and how that is measured, in the order of the point's fields."""
 
@@ -79,7 +79,7 @@ class Row:
         point = self.point
         return {
             **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
-            **{name: getattr(point.problem, name) for name in PROBLEM},
+            **{name: getattr(point.problem, name, "") for name in PROBLEM},
             **{name: getattr(point, name) for name in WAY},
             "process": self.process,
             **({} if point.is_baseline else all_values(point.config)),
@@ -134,7 +134,7 @@ class RowParser:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)} but got {texts[name][:40]!r}")
         if missing := [name for name in PROBLEM if name in REQUIRED and not texts[name]]:
             raise ValueError(f"{missing[0]} is missing")
-        problem = self._made(GemmProblem, PROBLEM, texts)
+        problem = self._made(problem_from, PROBLEM, texts)
         subject = self._made(_config, FIELDS, texts) if texts.get("tile_m") else texts["against"]
         point = Point(problem, subject, *[texts[name] for name in WAY])
         figures = {name: _CONVERT[name](text) for name in CARRIED if (text := texts.get(name))}

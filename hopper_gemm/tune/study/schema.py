@@ -66,13 +66,15 @@ IDENTITY = (
     Column("m", "integer", "rows of A and C"),
     Column("n", "integer", "columns of B and C"),
     Column("k", "integer", "depth of the product"),
-    Column("dtype", "text", "bf16 or fp16, of operands and output; bf16_fp32 or fp16_fp32: operands, then output"),
+    Column("dtype", "text", "bf16 or fp16, of operands and output; others, as e4m3_bf16: operands, then output"),
     Column("layouts", "text", "contiguous axis of A, then of B; kk is BLAS's TN"),
     Column("batch_invariant", "flag", "true if a row's bits may not depend on m; false where the column is missing"),
+    Column("promote", "integer", "of FP8, elements of k from one promotion of the sums to the next; 0: fast sums"),
+    Column("scales", "text", "of FP8 operands: tensor, row or blocks"),
     Column("data", "text", "how the matrices were filled: normal, uniform in [-1, 1), or zeros"),
     Column("regime", "text", "burst or steady"),
     Column("context", "text", "isolated: another kernel between any two launches; chained: back to back"),
-    Column("against", "text", "the baseline"),
+    Column("against", "text", "the baseline; cublas is torch.mm, and of FP8 torch's scaled_mm of the same recipe"),
     Column("process", "integer", "number of the fresh process that measured it"),
     *(_parameter(name) for name in FIELDS),
 )
@@ -163,7 +165,7 @@ CARRIED = (
 )
 """Columns of a measurement, beside its status."""
 
-REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant"))
+REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant", "promote", "scales"))
 """Columns that every file has."""
 
 PAIRS = {"tile": ("tile_m", "tile_n"), "cluster": ("cluster_m", "cluster_n")}

@@ -16,6 +16,7 @@ from hopper_gemm.model.legality import pair_reasons, reasons
 from hopper_gemm.model.menu import promising
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
@@ -26,15 +27,17 @@ MOST = 2_000_000
 
 
 def problem_label(problem: GemmProblem) -> str:
-    """Return the sizes of a problem, with its type and layouts where they are not bf16 and kk, and a word if it is
-    batch-invariant.
+    """Return the sizes of a problem, with its type and layouts where they are not bf16 and kk, the recipe of FP8, and a
+    word if it is batch-invariant.
 
     Example:
         >>> problem_label(GemmProblem(16, 6144, 4096, "fp16"))
         '16x6144x4096 fp16'
     """
     others = [word for word, usual in ((problem.dtype, "bf16"), (problem.layouts, "kk")) if word != usual]
-    return " ".join([str(problem), *others, *["batch-invariant"] * problem.batch_invariant])
+    return " ".join(
+        filter(None, [str(problem), *others, recipe_of(problem), "batch-invariant" * problem.batch_invariant])
+    )
 
 
 def place_of(point: Point) -> str:

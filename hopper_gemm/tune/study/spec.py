@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
 from hopper_gemm.tune.parameters import WIDEST, current_values
 from hopper_gemm.tune.statistics import Look
@@ -28,7 +29,7 @@ DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
 """Figures that can be looked for, and the way that is better."""
 
 AGAINST = {
-    "cublas": "torch.mm",
+    "cublas": "torch.mm; of FP8 torch's scaled_mm of the same recipe",
     "cublaslt": "the fastest of cuBLASLt's heuristic lists, by our clock",
     "heuristics": "the fastest of one heuristic list of cuBLASLt, chosen with less care",
     "triton": "torch.compile's Triton templates, tuned by it",
@@ -87,7 +88,7 @@ class _Section(BaseModel):
 
 
 class ProblemSection(_Section):
-    """One problem: m, n, k, and optionally dtype, layouts and batch_invariant."""
+    """One problem: m, n, k, and optionally dtype, layouts and batch_invariant; of FP8 its scales, and promote."""
 
     m: Size
     n: Size
@@ -95,6 +96,8 @@ class ProblemSection(_Section):
     dtype: str = "bf16"
     layouts: str = "kk"
     batch_invariant: bool = False
+    promote: int = 0
+    scales: str = ""
 
     @model_validator(mode="after")
     def _is_problem(self) -> ProblemSection:
@@ -103,7 +106,7 @@ class ProblemSection(_Section):
 
     def problem(self) -> GemmProblem:
         """Return the problem in the model's type."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
+        return problem_from(**self.model_dump(include=set(ProblemSection.model_fields)))
 
 
 class SearchedProblem(ProblemSection):

@@ -54,6 +54,7 @@ class Conclusion:
         winner, runner_up: the best and the next best; None where only one ran.
         even: configs that share the first place within the noise.
         trials, seconds: rows of the search, and how long it took with its finals.
+        over: the baseline.
     """
 
     problem: str
@@ -66,6 +67,7 @@ class Conclusion:
     even: list[str]
     trials: int
     seconds: float
+    over: str = "cuBLAS"
 
     def lines(self) -> list[str]:
         """Return the lines of text that the command prints."""
@@ -73,7 +75,7 @@ class Conclusion:
         stage = "in fresh processes" if self.final else "in the search"
         lines = [
             f"{self.problem} {self.regime}, {self.context}: {best.config}",
-            f"  {interval(asdict(best))} cuBLAS, {best.tflops:.0f} TFLOP/s, {self.source} {stage}",
+            f"  {interval(asdict(best))} {self.over}, {best.tflops:.0f} TFLOP/s, {self.source} {stage}",
         ]
         if self.even:
             lines.append(f"  no unique best: {len(self.even)} configs are even within the noise")
@@ -121,6 +123,7 @@ def conclude(folder: Path) -> Conclusion:
         even=group.noted(study.provenance, "even") or [],
         trials=len(rows),
         seconds=float(study.provenance.get("seconds", 0.0)),
+        over=group.over,
     )
 
 

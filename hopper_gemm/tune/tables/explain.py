@@ -11,6 +11,7 @@ from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.model.roofline import SXM, Chip, limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
@@ -65,7 +66,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
         "smem_map": kernel.smem_map,
         "accumulators": kernel.accumulators,
         "registers": None if split is None else {"producer": split.producer, "consumer": split.consumer},
-        "wgmma": f"{kernel.wgmma_per_stage} x m64n{kernel.share_n}k16" if whole else None,
+        "wgmma": f"{kernel.wgmma_per_stage} x m64n{kernel.share_n}k{16 << problem.is_fp8}" if whole else None,
         "swizzle_bytes": kernel.swizzle_bytes,
         "threads": kernel.threads,
         "sms": chip.sms,
@@ -83,8 +84,8 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the lines of text that show the result of :func:`explain`; of an illegal config, the reasons alone."""
-    problem, back = GemmProblem(**facts["problem"]), facts["smem_read_bytes_per_flop"]
-    title = f"{facts['label']} on {problem} {problem.dtype}"
+    problem, back = problem_from(**facts["problem"]), facts["smem_read_bytes_per_flop"]
+    title = " ".join(filter(None, [facts["label"], "on", str(problem), problem.dtype, recipe_of(problem)]))
     if not facts["legal"]:
         return [f"{title}: not legal", *(f"  refused     {reason}" for reason in facts["reasons"])]
     regions = " + ".join(f"{name} {size}" for name, size in facts["smem_map"].items())

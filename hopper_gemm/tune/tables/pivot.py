@@ -13,6 +13,7 @@ import pandas as pd
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
@@ -30,6 +31,9 @@ FORMATS = {
 NEAR = 0.9
 """Share of the best speedup that a config of each match reaches at least in :func:`effects`."""
 
+SCALED = "torch's scaled_mm"
+"""Name of the baseline of FP8."""
+
 JUDGED = {"worst": "worst", "mean": "geometric mean"}
 """Scores of a config over all problems, with the heading of their column."""
 
@@ -44,6 +48,8 @@ class Group:
     dtype: str
     layouts: str
     batch_invariant: bool
+    promote: int
+    scales: str
     data: str
     regime: str
     context: str
@@ -52,14 +58,19 @@ class Group:
     @property
     def problem(self) -> GemmProblem:
         """The problem of the rows."""
-        return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant)
+        return problem_of(vars(self))
+
+    @property
+    def over(self) -> str:
+        """The name of torch's product, which is paired with."""
+        return SCALED if self.problem.is_fp8 else "cuBLAS"
 
     @property
     def title(self) -> str:
         """Heading: problem, type, regime, context; the rest only where it is unusual."""
         usual = {"layouts": "kk", "data": "normal", "against": "cublas"}
         unusual = [getattr(self, name) for name, value in usual.items() if getattr(self, name) != value]
-        unusual += ["batch-invariant"] * self.batch_invariant
+        unusual += filter(None, [recipe_of(self.problem), "batch-invariant" * self.batch_invariant])
         return ", ".join([f"{self.m} x {self.n} x {self.k} {self.dtype}", self.regime, self.context, *unusual])
 
     @property
@@ -112,7 +123,7 @@ def config_of(row: Mapping[str, Any] | pd.Series) -> Kernel:
 
 def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
     """Return the problem of a frame's row."""
-    return GemmProblem(**{name: plain(row[name]) for name in PROBLEM})
+    return problem_from(**{name: plain(row[name]) for name in PROBLEM})
 
 
 def pivot(

@@ -24,12 +24,10 @@ from hopper_gemm.tune.study.files import write_json
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.schema import TIMED
+from hopper_gemm.tune.study.space import place_of
 
 VERSION = "1.0.0"
 """Version of T4's schemas."""
-
-USUAL = ("bf16", "kk", "normal", "cublas")
-"""Words that are left out of a file's name."""
 
 INVALIDITY = {
     "ok": "correct",
@@ -136,17 +134,14 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     if target.is_dir():
         inside = target / "t4.json"
         raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
-    parts: dict[tuple[Any, ...], list[Row]] = {}
+    parts: dict[str, list[Row]] = {}
     for row in study.stage("sweep"):
-        point = row.point
-        parts.setdefault((point.problem, point.regime, point.context, point.data, point.against), []).append(row)
+        parts.setdefault(place_of(row.point), []).append(row)
     written = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for (problem, *rest), rows in parts.items():
-            unusual = [word for word in (problem.dtype, problem.layouts, *rest) if word not in USUAL]
-            unusual += ["batch-invariant"] * problem.batch_invariant
-            path = target if len(parts) == 1 else _named(target, "-".join([str(problem), *unusual]))
+        for place, rows in parts.items():
+            path = target if len(parts) == 1 else _named(target, place.replace(" ", "-"))
             write_json(path, results(study, rows))
             written.append(path)
         path = _named(target, "metadata")

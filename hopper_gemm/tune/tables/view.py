@@ -211,11 +211,11 @@ def view(
     down, across = (named or usual for named, usual in zip((rows, cols), spanning(study.provenance), strict=True))
     facets = [] if rows or cols else list(filter(None, spanning(study.provenance, "facet_rows", "facet_cols")))
     spans = list(dict.fromkeys([*facets, down, across]))
-    shown = "speedup over cuBLAS (stages)" if value == "speedup" else value
     finals, heading = rows_of(study, "final"), f"{', '.join(spans[:-1])} \\ {across}"
     tables = []
     for group, part in groups(frame):
         notes = tuple(best_lines(study, group, part, finals))
+        shown = f"speedup over {group.over} (stages)" if value == "speedup" else value
         tables.append(TextTable(f"{group.key}: {shown}", heading, pivot(part, down, across, value, facets), notes))
     return View(study, tables, pd.concat([tidy(fastest(part, spans), spans) for _, part in groups(frame)]))
 

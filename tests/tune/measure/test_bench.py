@@ -17,16 +17,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure import bench as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.tune.measure.baselines.choose import USUAL
+from hopper_gemm.tune.measure.baselines.cublaslt import Cublas
 from hopper_gemm.tune.measure.bench import ENERGY_US, KEPT, TRIES, Bench
 from hopper_gemm.tune.measure.correctness import Correctness, check
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seconds_of
 from hopper_gemm.tune.measure.timing import Timer, Timing
-from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product
+from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product, make_workload
 from hopper_gemm.tune.statistics import Look, Race, Ratio
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda
@@ -85,9 +87,9 @@ class World:
     def _load(self, config, problem, store):
         self.loaded.append(config)
 
-        def kernel(a, b, out):
+        def kernel(a, b, out, **options):
             self.log.append("ours")
-            self.kernel(a, b, out)
+            self.kernel(a, b, out, **options)
 
         return kernel
 
@@ -173,6 +175,40 @@ def test_every_figure_is_a_column_of_the_results_schema(world):
         names |= set(steady.figures) | set(burst.figures)
     assert names <= set(CARRIED)
     assert {"speedup", "spacer_us", "watts", "baseline_pj_per_flop", "rel_err", "choice", "baseline_rel_err"} <= names
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
+@pytest.mark.parametrize(("scales", "promote"), [("tensor", 0), ("row", 128)])
+def test_a_product_of_fp8_is_launched_with_its_scales_and_paired_with_torchs_of_the_same_recipe(
+    world, monkeypatch, scales, promote
+):
+    """The bound is that of FP8 sums: a kernel without the scales is wrong, and so is torch's candidate."""
+    problem, library = ScaledProblem(64, 256, 512, "e4m3_bf16", promote=promote, scales=scales), Cublas()
+    launches, asked = library.candidates, []
+
+    def logged(workload):
+        (candidate,) = launches(workload)
+        return [replace(candidate, launch=lambda operands: (world.log.append("baseline"), candidate.launch(operands)))]
+
+    def torchs(*given, out):
+        asked.append(given[-1])
+        scale_a, scale_b = given[2][0].reshape(-1, 1), given[5][0].reshape(1, -1)
+        return out.copy_(given[0].float() @ given[1].float() * scale_a * scale_b)
+
+    def scaled(a, b, out, scales):
+        out.copy_(a.float() @ b.float().t() * scales[0].reshape(-1, 1) * scales[1].reshape(1, -1))
+
+    monkeypatch.setattr(torch.ops.aten._scaled_mm_v2, "out", torchs)
+    monkeypatch.setattr(library, "candidates", logged)
+    monkeypatch.setattr(room, "BASELINES", {"cublas": library})
+    monkeypatch.setattr(room, "make_workload", lambda problem, *rest: make_workload(problem, 0, device="cpu"))
+    world.kernel = scaled
+    outcome = world.bench().measure(Point(problem, GemmConfig(), context="chained"), Burst(pairs=1))
+    assert outcome.status == "ok", outcome.reason
+    assert max(outcome.figures["rel_err"], outcome.figures["baseline_rel_err"]) < 2e-3
+    assert set(asked) == {not promote}
+    world.kernel = lambda a, b, out, scales: right(a, b, out)
+    assert world.bench().measure(Point(problem, GemmConfig(), context="chained"), Burst()).status == "wrong_result"
 
 
 def test_a_bench_takes_its_kernels_from_what_it_is_given(world):

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from hopper_gemm.cli.options import titled, with_recipe
 from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import choose as picked
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
@@ -29,7 +32,7 @@ from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.shapes import problems_of
-from hopper_gemm.tune.study.space import begun_with, points, space_of
+from hopper_gemm.tune.study.space import begun_with, points, problem_label, space_of
 from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
 from tests.tune.run import fakes
@@ -457,6 +460,7 @@ def test_tuning_begins_with_what_is_known_of_the_problem_and_of_those_near_it(co
         (CUBE, "", {"regimes": ["steady"], **CHAINED}, "tune-4096x4096x4096-steady-chained"),
         (GemmProblem(64, 64, 64, "bf16_fp32", "kn"), "", {}, "tune-64x64x64-burst-bf16-fp32-kn"),
         (GemmProblem(64, 64, 64, "fp16"), "suite", CHAINED, "tune-suite-burst-chained"),
+        (ScaledProblem(64, 64, 64, "e4m3_bf16", promote=256), "", {}, "tune-64x64x64-burst-e4m3-bf16-tensor-256"),
     ],
 )
 def test_what_is_tuned_is_named_with_what_is_unusual(problem, listed, keys, name):
@@ -499,6 +503,36 @@ def test_a_batch_invariant_search_writes_an_entry_of_its_own_from_rows_that_say_
     assert is_legal(entry.config, problem)
     assert {row.point.problem for row in read_study(out).rows} == {problem}
     assert pick([entry], problem).how == "tuned"
+
+
+def test_a_list_of_fp8_is_compared_and_tabulated_by_recipe_each_with_its_entry(tmp_path):
+    """Two recipes of the same sizes are two problems, to the rows, the tables and the title."""
+    sizes = [GemmProblem(256, 512, 1024), GemmProblem(64, 512, 1024)]
+    fast, promoted = (with_recipe(sizes, "e4m3", *recipe) for recipe in (("tensor",), ("row", 256)))
+    assert (titled("list", fast), titled("list", promoted)) == ("list-e4m3-bf16-tensor", "list-e4m3-bf16-row-256")
+    assert titled("list", sizes) == titled("list", [*fast, *promoted]) == "list"
+    table = Table((entry_of(promoted[0], study="s"),))
+    comparison = Comparison(compared_spec([*fast, *promoted]), tmp_path / "c", "NVIDIA H200", tables=[table])
+    run(comparison, Instant())
+    study = read_study(tmp_path / "c")
+    tuned = {row.point.problem: row.figures["how"] for row in study.stage("compare")}
+    assert tuned == {problem: "tuned" if problem == promoted[0] else "model" for problem in (*fast, *promoted)}
+    page = compare_page(study)
+    assert all(problem_label(problem) in page for problem in tuned)
+
+
+@pytest.mark.parametrize(("scales", "promote"), [("tensor", 0), ("row", 128), ("blocks", 128)])
+def test_fp8_is_searched_by_its_recipe_from_the_pick_on_and_the_best_serves_calls_of_it(tmp_path, scales, promote):
+    problem = ScaledProblem(1024, 1024, 1024, "e4m3_bf16", promote=promote, scales=scales)
+    spec, out = question([problem], trials(6, final={"best": 2})), tmp_path / "h200" / "tune"
+    usual = {"raster": "m", "swizzle": 8}
+    assert begun_with(spec)[0].but(**usual) == picked(problem).but(**usual)
+    run_sweep(spec, out)
+    (entry,) = entries = read_tuned(out.parent / FILE)
+    assert {row.point.problem for row in read_study(out).rows} == {problem} == {entry.problem}
+    call = GemmProblem(1024, 1024, 1024, "e4m3_bf16", promote=promote)
+    served = find([Table(tuple(entries))], call, finish=Finish(scales=scales))
+    assert (served.how, served.config) == ("tuned", entry.config)
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):

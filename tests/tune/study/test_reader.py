@@ -73,7 +73,7 @@ def damaged(folder, change):
     [
         (lambda lines: lines[:5] + lines[4:], "line 6: the same row as line 5; delete one of them"),
         (lambda lines: [*lines[:9], lines[9].replace("burst", "steady"), *lines[10:]], "line 10: the row was changed"),
-        (lambda lines: [*lines[:9], lines[9][:50], *lines[10:]], "line 10: 9 values for "),
+        (lambda lines: [*lines[:9], lines[9][:50], *lines[10:]], "line 10: 11 values for "),
         (lambda lines: [*lines[:9], lines[9] + '"', *lines[10:]], "line 10: "),
         (lambda lines: lines[1:], "line 1: lacks the column"),
         (lambda lines: [lines[0] + ",study", *lines[1:]], "line 1: "),

@@ -11,6 +11,7 @@ from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.study.row import Row, RowParser, as_text, figures_of, header, values_of
 from hopper_gemm.tune.study.schema import CARRIED, NAMES
 
@@ -34,8 +35,9 @@ def read_back(line):
         Row(Point(POINT.problem, "cublas"), "ok", "", FIGURES, SAMPLES, "control"),
         Row(POINT, "timeout", 'killed, "twice", after 60 s', {"registers": 8}, process=2, stage="final"),
         Row(replace(POINT, problem=replace(POINT.problem, batch_invariant=True)), "ok", "", FIGURES),
+        Row(replace(POINT, problem=ScaledProblem(64, 64, 64, "e4m3_bf16", promote=256, scales="row")), "ok"),
     ],
-    ids=["measured", "control", "killed", "batch-invariant"],
+    ids=["measured", "control", "killed", "batch-invariant", "fp8"],
 )
 def test_a_row_is_the_same_after_its_line(row):
     line = row.line()
@@ -70,7 +72,7 @@ def test_the_noise_floor_is_a_row_for_each_board_and_nothing_else_is():
 def test_a_parameter_without_a_column_stands_at_its_default():
     """So rows that were recorded before there was the parameter still read."""
     row = Row(POINT, "ok", "", FIGURES)
-    newer = ("scheduler", "rotate_k", "batch_invariant")
+    newer = ("scheduler", "rotate_k", "batch_invariant", "promote", "scales")
     record = {name: value for name, value in row.as_dict().items() if name not in newer}
     assert parsed(record).point == POINT
 

@@ -119,7 +119,7 @@ def test_a_single_cell_and_a_single_trial_give_no_picture(frame, tmp_path):
 
 def test_no_bar_and_no_line_of_a_ladder_crosses_a_figure(tmp_path, drawn):
     """Every figure stands right of all bars, of their guides and of cuBLAS, whichever is longest."""
-    group = Group(64, 64, 64, "bf16", "kk", False, "normal", "burst", "chained", "cublas")
+    group = Group(64, 64, 64, "bf16", "kk", False, 0, "", "normal", "burst", "chained", "cublas")
     results = [Result(group, "ok", "", rate, 785.0, rate / 785, 0.5) for rate in (412.0, 627.0, 791.0)]
     steps = [MeasuredRung(f"rung {i}", "", None, {}, (result,)) for i, result in enumerate(results)]
     ladder_bars([*steps, MeasuredRung("last", "", None, {}, (Result(group, "illegal"),))], tmp_path / "l.svg", "t")

@@ -19,7 +19,7 @@ import torch
 
 from hopper_gemm.tune.measure.arms import Arm, Launch, seconds_per_launch
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate, Care
-from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import Workload
@@ -104,7 +104,7 @@ class Stopwatch:
         first = self._workload.sets[0]
         poison(first.theirs)
         candidate.launch(first)
-        return check(candidate.product(first), self._workload.reference, self._workload.problem.k).rel_err
+        return self._workload.check(candidate.product(first)).rel_err
 
     def _time(self, arm: Arm, protocol: Protocol) -> float:
         with self._timer.telemetry(protocol) as telemetry:

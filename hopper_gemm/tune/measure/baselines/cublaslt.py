@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator, Sequence, Set
 import torch
 
 from hopper_gemm.model.problem import GemmProblem, types_of
-from hopper_gemm.tune.measure.arms import cublas_launch
+from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.tune.measure.arms import Launch, cublas_launch, scaled_launch
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError, Candidate, Care
 from hopper_gemm.tune.measure.baselines.cublaslt_api import (
     CLUSTERS,
     COLUMN_MAJOR,
     REDUCED_IN_FP32,
     ROW_MAJOR,
+    SCALE_MODES,
     Algo,
     CublasLtError,
     Layout,
@@ -43,8 +45,8 @@ ORDERS = ("AB", "BA")
 """``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm requests it."""
 
 TORCH = "torch.mm"
-"""Recipe and label of torch's own kernel. It stays among the candidates to the end, so that the choice is never slower
-than torch.mm."""
+"""Recipe and label of torch's own kernel, of FP8 that of its scaled_mm. It stays among the candidates to the end, so
+that the choice is never slower."""
 
 GLANCE_SECONDS, GLANCES_MOST = 20.0, 1500
 """Time and number of first looks at algorithms that no heuristic listed."""
@@ -53,14 +55,15 @@ SPLITS = (2, 3, 4, 6, 8, 16)
 
 
 class Cublas(Baseline):
-    """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it."""
+    """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it. Of FP8 torch's
+    scaled_mm of the same recipe, with fast sums only where ours are."""
 
     name = "cublas"
     seconds = 30.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Return torch.mm alone."""
-        return (Candidate(cublas_launch),)
+        """Return torch's product alone."""
+        return (Candidate(_torchs(workload.problem)),)
 
 
 class CublasLt(Baseline):
@@ -106,12 +109,12 @@ class CublasLt(Baseline):
             raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
         unlisted = [candidate for recipe, candidate in others.items() if recipe not in listed]
         step = -(-len(unlisted) // _glances(workload.problem)) or 1
-        return [_TORCH, *listed.values(), *unlisted[::step]]
+        return [_torch(workload.problem), *listed.values(), *unlisted[::step]]
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
         """Return the algorithm of a recipe."""
         if recipe == TORCH:
-            return _TORCH
+            return _torch(workload.problem)
         order, _, text = recipe.partition(":")
         algo = Algo.from_buffer_copy(bytes.fromhex(text))
         return self._candidate(order, self._plan(order, workload), algo, _workspace())
@@ -121,9 +124,14 @@ class CublasLt(Baseline):
         a, b, out = (_layout(matrix) for matrix in (first.a, first.b, first.theirs))
         dtype, out_dtype = types_of(workload.problem.dtype)
         if order == "AB":
-            return self._find().plan(dtype, a, False, _transposed(b), False, out, out_dtype)
-        (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
-        return self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
+            plan = self._find().plan(dtype, a, False, _transposed(b), False, out, out_dtype)
+        else:
+            (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
+            plan = self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
+        if isinstance(problem := workload.problem, ScaledProblem):
+            modes = SCALE_MODES[problem.scales]
+            plan.scale(modes if order == "AB" else modes[::-1], _scales(order, first), not problem.promote)
+        return plan
 
     def _tiles(self, plan: Plan, offered: Set[int | None]) -> Iterator[Algo]:
         """Yield the tiles of every algorithm id with default attributes: of ids that the heuristic offers with every
@@ -156,8 +164,8 @@ class CublasLt(Baseline):
             a, b = operands.a.data_ptr(), operands.b.data_ptr()
             left, right = (b, a) if swapped else (a, b)
             stream = torch.cuda.current_stream().cuda_stream
-            out = operands.theirs.data_ptr()
-            plan.run(algo, left, right, out, workspace.data_ptr(), workspace.numel(), stream)
+            room = workspace.data_ptr(), workspace.numel()
+            plan.run(algo, left, right, operands.theirs.data_ptr(), *room, stream, *_scales(order, operands))
 
         def variants() -> list[Candidate]:
             return [self._candidate(order, plan, other, workspace) for other in self._variants(plan, algo)]
@@ -167,7 +175,21 @@ class CublasLt(Baseline):
         return Candidate(launch, label, _recipe(order, algo), variants=variants)
 
 
-_TORCH = Candidate(cublas_launch, TORCH, TORCH, seeded=True)
+def _torchs(problem: GemmProblem) -> Launch:
+    """Return the launch of torch's own product."""
+    if isinstance(problem, ScaledProblem):
+        return scaled_launch(problem.scales, not problem.promote)
+    return cublas_launch
+
+
+def _torch(problem: GemmProblem) -> Candidate:
+    return Candidate(_torchs(problem), TORCH, TORCH, seeded=True)
+
+
+def _scales(order: str, operands: MatrixSet) -> list[int]:
+    """Return the addresses of scales, those of the library's A first; none of 16-bit operands."""
+    found = [scale.data_ptr() for scale in operands.scales or ()]
+    return found if order == "AB" else found[::-1]
 
 
 def _recipe(order: str, algo: Algo) -> str:
@@ -191,7 +213,7 @@ class Heuristics(CublasLt):
             listed = [result.algo for result in plan.heuristics(TORCH_WORKSPACE_BYTES, HEURISTICS)]
         except CublasLtError as error:
             raise BaselineError(f"cuBLASLt has no algorithm: {error}") from None
-        return [_TORCH, *(self._candidate("BA", plan, algo, workspace) for algo in listed)]
+        return [_torch(workload.problem), *(self._candidate("BA", plan, algo, workspace) for algo in listed)]
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import POINTER, byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_float, c_int, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -20,13 +20,17 @@ MAPS = Path("/proc/self/maps")
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 COMPUTE_32F = 68
-TYPES = {"fp32": 0, "fp16": 2, "bf16": 14}
+TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3": 28, "e5m2": 29}
 """``cudaDataType``."""
 
 COLUMN_MAJOR, ROW_MAJOR = 0, 1
 LAYOUT_ORDER = 1
 DESC_TRANSA, DESC_TRANSB = 3, 4
+DESC_SCALES, DESC_FAST_ACCUM, DESC_SCALE_MODES = (17, 18), 25, (31, 32)
 PREFERENCE_WORKSPACE = 1
+
+SCALE_MODES = {"tensor": (0, 0), "row": (3, 3), "blocks": (4, 5)}
+"""``cublasLtMatmulMatrixScale_t`` of A and of B: one number; a vector; of each 1x128 and of each 128x128."""
 
 ALGO_FIELDS: dict[str, tuple[int, type[ctypes._SimpleCData[int]]]] = {
     "id": (0, c_int32),
@@ -203,6 +207,17 @@ class Plan:
             self._set("cublasLtMatmulDesc", self._desc, attribute, c_int32(int(flag)))
         self._layouts = [self._layout(dtype, layout) for dtype, layout in zip(dtypes, layouts, strict=True)]
 
+    def scale(self, modes: Sequence[int], pointers: Sequence[int], fast: bool) -> None:
+        """Multiply by scales of A and of B, by :data:`SCALE_MODES` and device addresses; with fast sums or not."""
+        for attribute, mode in zip(DESC_SCALE_MODES, modes, strict=True):
+            self._set("cublasLtMatmulDesc", self._desc, attribute, c_int32(mode))
+        self._set("cublasLtMatmulDesc", self._desc, DESC_FAST_ACCUM, c_int8(int(fast)))
+        self._point_to(pointers)
+
+    def _point_to(self, pointers: Sequence[int]) -> None:
+        for attribute, pointer in zip(DESC_SCALES, pointers, strict=False):
+            self._set("cublasLtMatmulDesc", self._desc, attribute, c_void_p(pointer))
+
     def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
         """Return the algorithms of the library's heuristic, as it ranks them.
 
@@ -258,7 +273,9 @@ class Plan:
                 if result.state == 0 and result.workspace_bytes <= workspace_bytes:
                     yield made
 
-    def run(self, algo: Algo, a: int, b: int, d: int, workspace: int, workspace_bytes: int, stream: int) -> None:
+    def run(
+        self, algo: Algo, a: int, b: int, d: int, workspace: int, workspace_bytes: int, stream: int, *scales: int
+    ) -> None:
         """Launch an algorithm.
 
         Args:
@@ -267,7 +284,9 @@ class Plan:
             workspace: device address, aligned to 256 bytes.
             workspace_bytes: size of the workspace.
             stream: a ``cudaStream_t``.
+            scales: device addresses of the scales of A and B, if there are any.
         """
+        self._point_to(scales)
         layout_a, layout_b, layout_d = self._layouts
         sides = byref(self._alpha), a, layout_a, b, layout_b, byref(self._beta), d, layout_d, d, layout_d
         algo_arguments = byref(algo), workspace, workspace_bytes, stream

@@ -118,20 +118,8 @@ class Finals:
         if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
             return  # across: the config is a compromise over all problems, not the best of each
         best = max(ran, key=lambda row: row.figures["speedup"])
-        figures: dict[str, Any] = {name: float(f"{best.figures[name]:.6g}") for name in _SPEEDUP}
-        figures |= {name: int(best.figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
-        entry = TunedEntry(
-            problem=point.problem,
-            regime=point.regime,
-            config=best.point.config,
-            noise=self._noises().get(case, 0.0),
-            code=str(best.figures.get("code", "")),
-            study=spec.name,
-            gpu=best.gpu,
-            context=point.context,
-            board=best.board,
-            **figures,
-        )
+        noise = self._noises().get(case, 0.0)
+        entry = entry_of(best.point, best.figures, noise, study=spec.name, gpu=best.gpu, board=best.board)
         rows = self._folder.stage("sweep")
         measured = {row.point.config for row in rows if row.ok and place_of(row.point) == case}
         write_tuned(self._folder.path.parent / FILE, [entry], measured)
@@ -160,7 +148,12 @@ class Finals:
         self._settled.update((row.point, process) for process in range(row.process, last))
 
 
-_SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+def entry_of(point: Point, figures: Mapping[str, Any], noise: float, **origin: str) -> TunedEntry:
+    """Return the entry of a kernel with its figures; of its origin study, GPU and board."""
+    kept: dict[str, Any] = {name: float(f"{figures[name]:.6g}") for name in ("speedup", "speedup_low", "speedup_high")}
+    kept |= {name: int(figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
+    kept |= {"noise": noise, "code": str(figures.get("code", "")), "context": point.context, **origin}
+    return TunedEntry(point.problem, point.regime, point.config, **kept)
 
 
 def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:

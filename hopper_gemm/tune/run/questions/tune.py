@@ -14,6 +14,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.rules.invariance import forward, parts_of
 from hopper_gemm.model.tuned import TunedEntry, pick, recorded_entries, without_pdl
 from hopper_gemm.tune.parameters import DEFAULTS
@@ -127,11 +128,13 @@ def question(
 
 def study_name(what: str, problem: GemmProblem, regime: str, context: str) -> str:
     """Return the name of a tuning run and of its folder: ``tune-4096x4096x4096-burst``, followed by a context other
-    than isolated, ``batch-invariant``, and for a single problem a type other than bf16 and layouts other than kk."""
+    than isolated, ``batch-invariant``, and for a single problem a type other than bf16, the recipe of FP8, and layouts
+    other than kk."""
     unusual = [] if context == "isolated" else [context]
     unusual += ["batch-invariant"] * problem.batch_invariant
     if what == str(problem):
         unusual += [problem.dtype.replace("_", "-")] * (problem.dtype != "bf16")
+        unusual += recipe_of(problem).split()
         unusual += [problem.layouts] * (problem.layouts != "kk")
     return "-".join(["tune", what, regime, *unusual])
 
@@ -198,18 +201,19 @@ def _problem_space(problem: GemmProblem, pdl: bool, chained: bool) -> dict[str, 
 def _tuned_grids(
     problem: GemmProblem, regime: str, context: str, space: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
-    """Return grids that begin at tuned configs: of this problem in any regime and context, then of the nearest
-    problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k forward."""
+    """Return grids that begin at tuned configs: of this problem in any regime and context, or the pick where there are
+    none; then of the nearest problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k
+    forward."""
     same = (problem, replace(problem, batch_invariant=not problem.batch_invariant))
 
     def distance(other: GemmProblem) -> float:
-        sides = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
-        return sum(abs(log2(mine / its)) for mine, its in sides)
+        mine, its = problem.in_words, other.in_words
+        return sum(abs(log2(getattr(mine, side) / getattr(its, side))) for side in "mnk")
 
     others = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {*same}
     nearest = sorted(others, key=distance)[:NEAR]
     near = [pick(entries, other, regime, context).config for other in nearest]
-    best = [*(entry.config for entry in entries if entry.problem in same), *near]
+    best = [*([entry.config for entry in entries if entry.problem in same] or [choose(problem)]), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in space else []
     grids = []

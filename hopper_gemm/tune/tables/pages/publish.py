@@ -80,7 +80,7 @@ def _pictures(study: Study) -> None:
             search_plot(part, sliced, value, group.noted(provenance, "importance"), path, title)
     elif provenance.get("facet_rows") or provenance.get("facet_cols"):
         for group, part, path in _each(study.path, "heatmap", rows):
-            title = f"{provenance['study']}, {group.title}: speedup over cuBLAS. {source}"
+            title = f"{provenance['study']}, {group.title}: speedup over {group.over}. {source}"
             down, across, x, y = spanning(provenance, "facet_rows", "facet_cols", "cols", "rows")
             small_multiples(part, down, across, x, y, path, title)
     else:

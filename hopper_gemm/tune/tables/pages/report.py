@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,9 @@ def report(study: Study) -> str:
         for sentence in best_lines(study, group, part, finals):
             lines += [sentence, ""]
     cells = "" if provenance.get("rungs") or is_list(provenance) else "Cells: speedup over cuBLAS (stages). "
-    return "\n".join([*lines, cells + _coverage(provenance, rows) + _pace(provenance, rows), "", CONFIGS, ""])
+    text = "\n".join([*lines, cells + _coverage(provenance, rows) + _pace(provenance, rows), "", CONFIGS, ""])
+    scales = set(rows["scales"])
+    return re.sub(r"cuBLAS\b|torch\.mm", pivot.SCALED, text) if scales and "" not in scales else text
 
 
 def source_line(provenance: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure.baselines import cublaslt as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError
 from hopper_gemm.tune.measure.baselines.cublaslt import (
@@ -21,6 +22,7 @@ from hopper_gemm.tune.measure.baselines.cublaslt import (
     Heuristics,
 )
 from hopper_gemm.tune.measure.baselines.cublaslt_api import COLUMN_MAJOR, Algo, CublasLtError, HeuristicResult
+from hopper_gemm.tune.measure.scaling import drawn_scales
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
 M, N, K = 24, 40, 16
@@ -61,12 +63,16 @@ class FakePlan:
         self.tried.append(dict(choices))
         return iter(self.legal_ones)
 
-    def run(self, algo, a, b, d, workspace, workspace_bytes, stream):
+    def scale(self, modes, pointers, fast):
+        self.scaled = modes, pointers, fast
+
+    def run(self, algo, a, b, d, workspace, workspace_bytes, stream, *scales):
         left, right, out = (
             read(self._memory[address], layout) for address, layout in zip((a, b, d), self._layouts, strict=True)
         )
         left, right = (x.t() if flag else x for x, flag in zip((left, right), self._flags, strict=True))
-        out.copy_(left @ right)
+        rows, columns = (self._memory[scale] for scale in scales) if scales else (torch.ones(1), torch.ones(1))
+        out.copy_(left @ right * rows.reshape(-1, 1) * columns.reshape(1, -1))
 
 
 class FakeLibrary:
@@ -139,6 +145,26 @@ def test_the_second_order_is_what_torch_asks_of_blas_with_k_contiguous(make):
     assert (transpose_a, transpose_b) == (True, False)
     assert {layout.order for layout in (a, b, d)} == {COLUMN_MAJOR}
     assert [(layout.rows, layout.cols, layout.pitch) for layout in (a, b, d)] == [(K, N, K), (K, M, K), (N, M, N)]
+
+
+@pytest.mark.parametrize(("scales", "modes"), [("tensor", (0, 0)), ("row", (3, 3))])
+@pytest.mark.parametrize("promote", [0, 128])
+def test_scales_follow_their_operand_in_either_order_and_fast_sums_their_recipe(make, scales, modes, promote):
+    """The fake library multiplies rows of its first operand and columns of its second."""
+    baseline, workload, library = make()
+    problem = ScaledProblem(M, N, K, "e4m3_bf16", promote=promote, scales=scales)
+    drawn = drawn_scales(problem, scales, torch.Generator().manual_seed(0))
+    first = replace(workload.sets[0], scales=drawn)
+    library._memory |= {scale.data_ptr(): scale for scale in drawn}
+    reference = workload.reference * drawn[0].reshape(-1, 1) * drawn[1].reshape(1, -1)
+    _, *candidates = baseline.candidates(replace(workload, problem=problem, sets=(first,)))
+    assert len(candidates) == 6
+    for candidate in candidates:
+        first.theirs.zero_()
+        candidate.launch(first)
+        torch.testing.assert_close(first.theirs, reference)
+    assert {dtype for dtype, _ in library.types} == {"e4m3"}
+    assert [(tuple(plan.scaled[0]), plan.scaled[2]) for plan in library.made] == [(modes, not promote)] * 2
 
 
 def test_a_label_names_the_order_and_what_is_set(make):
