@@ -228,8 +228,8 @@ def test_explain_of_fp8_names_the_recipe_and_what_serves_it():
     title, *_, last = run("explain", "64", "7168", "2048", "--dtype", "e4m3", "--scales", "row").stdout.splitlines()
     assert title.endswith("on 64x7168x2048 e4m3_bf16 row: legal")
     assert last.startswith("  scaled_mm ")
-    asked = ("explain", "64", "7168", "2048", "--dtype", "e5m2_fp32", "--scales", "blocks", "--json")
-    problem = json.loads(run(*asked).stdout)["problem"]
+    command = ("explain", "64", "7168", "2048", "--dtype", "e5m2_fp32", "--scales", "blocks", "--json")
+    problem = json.loads(run(*command).stdout)["problem"]
     assert (problem["dtype"], problem["scales"], problem["promote"]) == ("e5m2_fp32", "blocks", 128)
 
 

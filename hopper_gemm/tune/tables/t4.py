@@ -140,8 +140,8 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     written = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for place, rows in parts.items():
-            path = target if len(parts) == 1 else _named(target, place.replace(" ", "-"))
+        for case, rows in parts.items():
+            path = target if len(parts) == 1 else _named(target, case.replace(" ", "-"))
             write_json(path, results(study, rows))
             written.append(path)
         path = _named(target, "metadata")

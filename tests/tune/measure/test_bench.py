@@ -184,14 +184,14 @@ def test_a_product_of_fp8_is_launched_with_its_scales_and_paired_with_torchs_of_
 ):
     """The bound is that of FP8 sums: a kernel without the scales is wrong, and so is torch's candidate."""
     problem, library = ScaledProblem(64, 256, 512, "e4m3_bf16", promote=promote, scales=scales), Cublas()
-    launches, asked = library.candidates, []
+    launches, fast = library.candidates, []
 
     def logged(workload):
         (candidate,) = launches(workload)
         return [replace(candidate, launch=lambda operands: (world.log.append("baseline"), candidate.launch(operands)))]
 
     def torchs(*given, out):
-        asked.append(given[-1])
+        fast.append(given[-1])
         scale_a, scale_b = given[2][0].reshape(-1, 1), given[5][0].reshape(1, -1)
         return out.copy_(given[0].float() @ given[1].float() * scale_a * scale_b)
 
@@ -206,7 +206,7 @@ def test_a_product_of_fp8_is_launched_with_its_scales_and_paired_with_torchs_of_
     outcome = world.bench().measure(Point(problem, GemmConfig(), context="chained"), Burst(pairs=1))
     assert outcome.status == "ok", outcome.reason
     assert max(outcome.figures["rel_err"], outcome.figures["baseline_rel_err"]) < 2e-3
-    assert set(asked) == {not promote}
+    assert set(fast) == {not promote}
     world.kernel = lambda a, b, out, scales: right(a, b, out)
     assert world.bench().measure(Point(problem, GemmConfig(), context="chained"), Burst()).status == "wrong_result"
 

@@ -188,8 +188,8 @@ def _torch(problem: GemmProblem) -> Candidate:
 
 def _scales(order: str, operands: MatrixSet) -> list[int]:
     """Return the addresses of scales, those of the library's A first; none of 16-bit operands."""
-    found = [scale.data_ptr() for scale in operands.scales or ()]
-    return found if order == "AB" else found[::-1]
+    addresses = [scale.data_ptr() for scale in operands.scales or ()]
+    return addresses if order == "AB" else addresses[::-1]
 
 
 def _recipe(order: str, algo: Algo) -> str:

@@ -188,8 +188,8 @@ def test_a_launch_with_scales_points_to_those_of_its_matrices():
     plan = Library(shared).plan("e4m3", A, True, B, False, D, "bf16")
     plan.scale((3, 3), (16, 32), False)
     plan.run(Algo(), 1, 2, 3, 4, 5, 6, 48, 64)
-    found = [(call[1], call[2]._obj.value) for call in shared.called("cublasLtMatmulDescSetAttribute")]
-    assert found[2:] == [(31, 3), (32, 3), (25, 0), (17, 16), (18, 32), (17, 48), (18, 64)]
+    values = [(call[1], call[2]._obj.value) for call in shared.called("cublasLtMatmulDescSetAttribute")]
+    assert values[2:] == [(31, 3), (32, 3), (25, 0), (17, 16), (18, 32), (17, 48), (18, 64)]
 
 
 def test_the_library_in_use_is_found_among_the_mapped_files_and_preferred():
@@ -250,6 +250,6 @@ def test_the_real_library_agrees_with_every_number_used_here():
     scaled = api.Plan(library, c_void_p(), ("e4m3", "e4m3", "bf16"), (A, B, D), (True, False))
     scaled.scale(api.SCALE_MODES["blocks"], (256, 512), True)
     kinds = {17: ctypes.c_uint64, 18: ctypes.c_uint64, 25: ctypes.c_int8, 31: ctypes.c_int32, 32: ctypes.c_int32}
-    found = [read(shared.cublasLtMatmulDescGetAttribute, scaled._desc, at, kind) for at, kind in kinds.items()]
-    assert found == [256, 512, 1, 4, 5]
+    values = [read(shared.cublasLtMatmulDescGetAttribute, scaled._desc, at, kind) for at, kind in kinds.items()]
+    assert values == [256, 512, 1, 4, 5]
     assert set(library.algo_fields(Algo())) == set(api.ALGO_FIELDS)
