@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.ahead.warmup import warmup
     from hopper_gemm.serve.bmm import bmm
     from hopper_gemm.serve.fallback import fallback
-    from hopper_gemm.serve.grouped_mm import grouped_mm
+    from hopper_gemm.serve.grouped_mm import grouped_mm, grouped_swiglu
     from hopper_gemm.serve.kernels import batch_invariant, chained
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
@@ -40,6 +40,7 @@ __all__ = [
     "chained",
     "fallback",
     "grouped_mm",
+    "grouped_swiglu",
     "inductor",
     "linear",
     "matmul",
@@ -59,6 +60,7 @@ _SERVED = {
     "chained": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
     "grouped_mm": "hopper_gemm.serve.grouped_mm",
+    "grouped_swiglu": "hopper_gemm.serve.grouped_mm",
     "inductor": "hopper_gemm.serve.inductor",
     "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",

@@ -33,7 +33,7 @@ class Argument:
     blocks: tuple[str, ...] = ()
 
 
-MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, all of a batch
+MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, of a batch all
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -51,8 +51,8 @@ WORKSPACE = (
     Argument("words", "int32", ("words",), "zero between launches; see there", "workspace"),
 )
 FINISH = (
-    Argument("bias", "bias", ("n",), "at a multiple of 16 bytes", "bias"),
-    Argument("residual", "out", ("m", "n"), "n contiguous, rows at multiples of 16 bytes", "residual"),
+    Argument("bias", "bias", ("n",), "at a multiple of 16 bytes; of groups one after the other", "bias"),
+    Argument("residual", "out", ("m", "n"), "as c, rows at multiples of 16 bytes", "residual"),
     Argument("scale", "fp32", (), "the factor", "scale"),
 )
 OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)

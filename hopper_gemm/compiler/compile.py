@@ -69,11 +69,14 @@ def compile_kernel(
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
     ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
-    for name in {"rows": "b", "batch": "abc", "depth": "c"}.get(grouping, ""):
+    ways["residual"] = {}
+    for name in {"rows": ["b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}.get(grouping, ()):
         ways[name]["groups"] = sizes["groups"]
 
     def fake(argument: abi.Argument) -> Any:
         names = argument.blocks if finish.scales == "blocks" and argument.blocks else argument.shape
+        if grouping and argument.name == "bias":
+            names = ("n of all groups",)
         dtype, shape = types[argument.dtype], [sizes[name] for name in names]
         if len(shape) == 2:
             return _matrix(dtype, *shape, **ways.get(argument.name, {}))

@@ -88,7 +88,7 @@ class HopperGemm:
         promotion           of FP8 sums to fp32 registers, every few stages
         sums                of split-K parts: none, in a cluster, through a workspace
         walk                over the items: static, alternating (pingpong), dynamic
-        grouping            none, rows, batch, depth; whole tiles without a finish (:mod:`hopper_gemm.kernel.groups`)
+        grouping            none, rows, batch, depth; whole tiles (:mod:`hopper_gemm.kernel.groups`)
         observer            of every role: a meter, a trace
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
@@ -168,7 +168,7 @@ class HopperGemm:
         """Launch on a stream; :mod:`hopper_gemm.compiler.abi` declares the other arguments."""
         config = self.config
         if cutlass.const_expr(self.grouping != ""):
-            a, b, c = (behind(tensor) for tensor in (a, b, c))
+            a, b, c, residual, scale_b = (behind(tensor) for tensor in (a, b, c, residual, scale_b))
         if cutlass.const_expr(config.swap_ab):
             a, b, scale_a, scale_b = b, a, scale_b, scale_a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0, 2] if cute.rank(c) == 3 else [1, 0]))
@@ -354,7 +354,7 @@ class HopperGemm:
             row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
             region = Region(rows, columns, row, column)
             if cutlass.const_expr(self.grouping != ""):
-                region = item.region(region, config.swap_ab)
+                region = item.region(region)
             self._store(tile_loop, state, item, parts, region)
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
@@ -522,7 +522,7 @@ class HopperGemm:
         """The main loop for an item, whose output tile is at a row and column."""
         if loop.promotion is not None:
             loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first))
-        return replace(loop, epilogue=loop.epilogue.of_tile(column))
+        return replace(loop, epilogue=loop.epilogue.of_tile(column, item.group if self.grouping else None))
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Wait, in kernels whose consumers start one behind the other."""

@@ -46,9 +46,9 @@ LAST = 2**31 - 1
 """Number of a tile behind all others."""
 
 
-def behind(tensor: cute.Tensor) -> cute.Tensor:
-    """A tensor of groups with the group as its last mode; a matrix unchanged. On the host."""
-    if cute.rank(tensor) == 2:
+def behind(tensor: cute.Tensor | None) -> cute.Tensor | None:
+    """A tensor of groups with the group as its last mode; a matrix, a vector or None unchanged. On the host."""
+    if tensor is None or cute.rank(tensor) < 3:
         return tensor
     return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 2, 0]))
 
@@ -133,13 +133,11 @@ class GroupItem(Item):
         planes = own, (self.group,)
         return loads.of_group(*(planes[::-1] if swapped else planes), 0)
 
-    def region(self, region: Region, swapped: bool) -> Region:
-        """A region of C as the TMA store counts it."""
+    def region(self, region: Region) -> Region:
+        """A region of C with what the TMA store needs of the group."""
         if self.end is None:
             return replace(region, plane=self.group)
-        shift = BEYOND - self.end
-        side = {"column": region.column + shift} if swapped else {"row": region.row + shift}
-        return replace(region, plane=self.end, **side)
+        return replace(region, plane=self.end, shift=BEYOND - self.end)
 
 
 @dataclass(frozen=True)

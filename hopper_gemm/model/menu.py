@@ -185,7 +185,7 @@ def choices(
     considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
-        return _of_groups(problem, chip)[:count]
+        return _of_groups(problem, chip, finish)[:count]
     least = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
     offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
     besides = _besides(map(forward, more) if problem.batch_invariant else more, offered, chip)
@@ -201,18 +201,19 @@ def choices(
     return [kernel for _, _, kernel in found]
 
 
-def _of_groups(problem: GroupedProblem, chip: Chip) -> list[Kernel]:
+def _of_groups(problem: GroupedProblem, chip: Chip, finish: Finish | None) -> list[Kernel]:
     """The kernels for groups, best first: by the times of dense problems that have as many tiles. The routing of rows
     is not known: of :data:`ROUTED`, the product of the times counts."""
     spreads = ROUTED if problem.grouping == "rows" else (1,)
     ranked: dict[Kernel, float] = {}
-    for kernel in dict.fromkeys(binary.but(scheduler="static", reverse_k=False, pace=0) for binary in binaries()):
-        if is_legal(kernel, problem):
+    offered = menu(False, True) if finish is not None and finish.gated else binaries()
+    for kernel in dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered):
+        if is_legal(kernel, problem, finish):
             sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
             sides = sides[::-1] if kernel.swap_ab else sides
             dense = [replace(problem, groups=max(1, problem.groups // spread)).dense(*sides) for spread in spreads]
             for way in launches(kernel):
-                ranked[way] = prod(predict(way, even, chip).seconds for even in dense)
+                ranked[way] = prod(predict(way, even, chip, finish=finish).seconds for even in dense)
     best: dict[Kernel, Kernel] = {}
     for way in sorted(ranked, key=lambda way: ranked[way]):
         best.setdefault(way.compiled(), way)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,10 +12,12 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.measure.correctness import same_bits
 from tests.each import each
+from tests.serve.layers import excess
 from tests.serve.test_ops import near
 
 pytestmark = pytest.mark.gpu
@@ -67,12 +72,26 @@ def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32") -> GroupedProble
     return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping="depth")
 
 
+FINISHES = (Finish(bias=True, activation="gelu"), Finish(bias=True), Finish(activation="silu", gated=True))
+
+FINISHED = [
+    (name, layouts, finish)
+    for name, layouts in CASES
+    for finish in FINISHES
+    if is_legal(KERNELS[name], GroupedProblem(8, 2 * N, K, layouts=layouts), finish)
+]
+"""Kernels of groups of rows with what follows the product."""
+
+
 def kernels() -> list[KernelId]:
-    """Those of the cases, of rows, of batches, and along k."""
-    return [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
+    """Those of the cases, of rows, of batches, and along k, and those with a finish."""
+    plain = [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
         for name, layouts in CASES
         for grouping in ("rows", "batch")
+    ]
+    return plain + [
+        KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
     ]
 
 
@@ -102,11 +121,41 @@ def exact(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
     return out
 
 
-def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> bool:
+def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: list[int], **finished: Any) -> bool:
     """Return True if rows of groups are right and the others, which were NaN, were not touched."""
-    wanted = exact(a, b, ends)
+    wanted = followed(exact(a, b, ends), ends, **finished)
     outside = wanted.isnan()
-    return bool(result[outside].isnan().all()) and near(result.nan_to_num(), wanted.nan_to_num(), torch.bfloat16)
+    return bool(result[outside].isnan().all()) and excess(result.nan_to_num(), wanted.nan_to_num()) <= 1
+
+
+def followed(
+    product: torch.Tensor, ends: list[int], bias: torch.Tensor | None = None, activation: str | None = None
+) -> torch.Tensor:
+    """What follows a product of groups of rows, by torch."""
+    start = 0
+    for group, end in enumerate(ends if bias is not None else ()):
+        end = max(start, min(end, len(product)))
+        product[start:end] += bias[group]
+        start = end
+    if activation == "swiglu":
+        gate, up = product.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+    return getattr(torch.nn.functional, activation)(product) if activation else product
+
+
+@each("name, layouts, finish", FINISHED)
+def test_every_kernel_finishes_each_group_by_its_own_bias_and_touches_no_other_row(name, layouts, finish):
+    for rows in ROUTINGS.values():
+        m, n = -(-sum(rows) // 8) * 8 + 24, N * (2 if finish.gated else 1)
+        a, b = operands(m, len(rows), layouts, n=n)
+        a = (a.float() / 8).bfloat16()
+        problem = GroupedProblem(m, n, K, layouts=layouts, groups=len(rows))
+        bias = torch.randn(len(rows), n, device="cuda").bfloat16() if finish.bias else None
+        out, ends = torch.full((m, N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
+        flat = None if bias is None else bias.view(-1)
+        load(KERNELS[name], problem, finish=finish)(a, b, out, flat, None, None, ends=ends)
+        activation = "swiglu" if finish.gated else finish.activation or None
+        assert right(out, a, b, ends.tolist(), bias=bias, activation=activation), rows
 
 
 @each("name, layouts", CASES)
@@ -244,6 +293,38 @@ def test_gradients_are_those_of_each_group():
         assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
         assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
         start = end
+
+
+@pytest.mark.parametrize("activation", [None, "gelu", "relu", "swiglu"])
+def test_what_follows_the_product_is_one_launch_with_its_gradients(activation):
+    rows = ROUTINGS["uneven"]
+    n = N * 2 if activation == "swiglu" else N
+    a, b = operands(sum(rows), len(rows), n=n)
+    given = [(a.float() / 8).bfloat16(), b.mT.contiguous(), torch.randn(len(rows), n, device="cuda").bfloat16()]
+    given = given[: 2 if activation == "swiglu" else 3]
+    bias = given[2] if len(given) == 3 else None
+    ends = ends_of(rows)
+
+    def run():
+        if activation == "swiglu":
+            return hopper_gemm.grouped_swiglu(*given[:2], offs=ends)
+        return hopper_gemm.grouped_mm(*given[:2], offs=ends, bias=bias, activation=activation)
+
+    with hopper_gemm.fallback("never"):
+        assert right(run(), given[0], given[1].mT, ends.tolist(), bias=bias, activation=activation)
+        for tensor in given:
+            tensor.requires_grad_()
+        out = run()
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    starts = [0, *ends.tolist()]
+    product = torch.cat([wide[0][s:e] @ wide[1][g] for g, (s, e) in enumerate(pairwise(starts))])
+    group = torch.repeat_interleave(torch.tensor(rows, device="cuda"))
+    followed(product if bias is None else product + wide[2][group], [], None, activation).backward(gradient.double())
+    for ours, exactly in zip(given, wide, strict=True):
+        error = (ours.grad.double() - exactly.grad).norm() / exactly.grad.norm()
+        assert error < 6e-3
 
 
 def test_a_row_has_the_same_bits_whatever_the_routing_of_the_others():

@@ -68,7 +68,24 @@ def test_a_kernel_that_does_not_know_groups_is_refused_by_name(config, grouping,
 def test_rows_are_read_along_k_and_sizes_are_in_reach_of_tma():
     assert [reason.rule for reason in reasons(GemmConfig(), GroupedProblem(64, 64, 64, layouts="mk"))] == ["group_rows"]
     assert [reason.rule for reason in reasons(GemmConfig(), problem(n=508))] == ["group_reach"]
-    assert [reason.rule for reason in reasons(GemmConfig(), problem(), Finish(bias=True))] == ["groups"]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "finish", "legal"),
+    [
+        ("rows", Finish(bias=True, activation="gelu"), True),
+        ("rows", Finish(activation="silu", gated=True), True),
+        ("rows", Finish(residual=True), False),
+        ("batch", Finish(scale=True, residual=True), True),
+        ("depth", Finish(bias=True), False),
+    ],
+)
+def test_a_finish_is_read_for_rows_of_c_and_picked_by_the_same_rule(grouping, finish, legal):
+    refused = [reason.rule for reason in reasons(GemmConfig(), problem(grouping), finish)]
+    assert refused == ([] if legal else ["group_finish"])
+    if legal:
+        for rows in (1, 64, 2048):
+            assert is_legal(choose(problem(grouping, m=8 * rows), finish=finish), problem(grouping, m=8 * rows), finish)
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)

@@ -42,10 +42,17 @@ def gpu(monkeypatch):
     """A stand-in for a GPU: the operator of CPU tensors runs what it runs there, and launches are noted."""
     made = []
 
-    def kernel_for(problem, device):
-        def launch(a, b, out, ends=None):
+    def kernel_for(problem, device, finish=None):
+        def launch(a, b, out, *added, ends=None):
             made.append((problem, a, b, out, ends))
-            out.copy_(room._on_cpu(a, b.mT, ends, out.dtype))
+            assert (finish is None) == (added == ())
+            bias, activation = None, None
+            if finish is not None:
+                bias, activation = added[0], "swiglu" if finish.gated else finish.activation or None
+                assert added[1:] == (None, None)
+                assert finish.bias == (bias is not None)
+            bias = None if bias is None else bias.view(len(b), -1)
+            out.copy_(room._on_cpu(a, b.mT, ends, out.dtype, bias, activation))
 
         return launch
 
@@ -160,12 +167,79 @@ def test_gradients_are_those_of_float64():
     assert alone.shape == a.shape
 
 
+FOLLOWING = [(True, None), (False, "gelu"), (True, "silu"), (True, "gelu_tanh"), (False, "relu"), (False, "swiglu")]
+"""Whether there is a bias, and an activation."""
+
+
+def layer(a, b, bias, activation, ends=((0, 3), (3, 3), (3, 31), (31, 40))):
+    """What torch makes of each group, in the type of the operands."""
+    parts = []
+    for group, (start, end) in enumerate(ends):
+        z = a[start:end] @ b[group] if bias is None else a[start:end] @ b[group] + bias[group]
+        gate, up = z.chunk(2, -1)
+        approximate = "tanh" if activation == "gelu_tanh" else "none"
+        parts.append(
+            functional.silu(gate) * up
+            if activation == "swiglu"
+            else functional.gelu(z, approximate=approximate)
+            if activation in ("gelu", "gelu_tanh")
+            else getattr(functional, activation)(z)
+            if activation
+            else z
+        )
+    return torch.cat(parts)
+
+
+def public(a, b, offs, bias, activation):
+    """A call of the function for an activation."""
+    if activation == "swiglu":
+        return hopper_gemm.grouped_swiglu(a, b, offs=offs)
+    return hopper_gemm.grouped_mm(a, b, offs=offs, bias=bias, activation=activation)
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_what_follows_is_part_of_the_launch_and_right(gpu, biased, activation):
+    a, b, offs = operands()
+    bias = torch.randn(GROUPS, N).bfloat16() if biased else None
+    out = room._on_gpu(a, b, offs, None, bias, activation)
+    assert near(out, layer(a.double(), b.double(), None if bias is None else bias.double(), activation), torch.bfloat16)
+    assert len(gpu) == 1
+    room._on_gpu(a, b.contiguous(), offs, None, bias, activation)
+    assert gpu[-1][0].layouts == ("kk" if activation == "swiglu" else "kn"), "gate and up are read along k"
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_gradients_of_what_follows_are_those_of_float64(biased, activation):
+    a, b, offs = operands(torch.float16)
+    given = [a, b.contiguous(), torch.randn(GROUPS, N).half()][: 2 + biased]
+    for tensor in given:
+        tensor.requires_grad_()
+    out = operator(*given[:2], offs, None, given[2] if biased else None, activation)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    layer(*wide[:2], wide[2] if biased else None, activation).backward(gradient.double())
+    for ours, exactly in zip(given, wide, strict=True):
+        assert torch.allclose(ours.grad.double(), exactly.grad, rtol=2e-2, atol=2e-2)
+
+
+@needs_torch
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_what_torch_runs_is_finished_by_torch(biased, activation):
+    a, b, offs = operands(torch.float32)
+    bias = torch.randn(GROUPS, N) if biased else None
+    assert torch.allclose(public(a, b, offs, bias, activation), layer(a, b, bias, activation), rtol=1e-4, atol=1e-4)
+
+
 def test_the_operator_is_what_torch_asks_of_one():
     a, b, offs = operands()
     torch.library.opcheck(operator.default, (a, b, offs))
     torch.library.opcheck(operator.default, (a, b, offs, torch.float32))
     given = a.requires_grad_(), b.detach().requires_grad_(), offs
     torch.library.opcheck(operator.default, given)
+    bias = torch.randn(GROUPS, N).bfloat16().requires_grad_()
+    for activation in ("gelu", "swiglu"):
+        torch.library.opcheck(operator.default, (*given, None, bias if activation == "gelu" else None, activation))
     torch.library.opcheck(operator.default, (a.detach().t(), torch.randn(ROWS, N).bfloat16(), offs))
 
 
@@ -176,6 +250,10 @@ def test_a_compiled_call_makes_no_break_and_serves_all_numbers_of_rows():
         a, (_, b, offs) = torch.randn(rows, K).bfloat16(), operands()
         assert torch.equal(layer(a, b, offs), operator(a, b, offs).relu())
     assert counter.frame_count == 1
+    bias = torch.randn(GROUPS, N).bfloat16()
+    for activation, added in (("gelu", bias), ("swiglu", None)):
+        whole = torch.compile(public, fullgraph=True, backend=CompileCounter())
+        assert torch.equal(whole(a, b, offs, added, activation), operator(a, b, offs, None, added, activation))
     with FakeTensorMode():
         a, b, offs = operands()
         assert hopper_gemm.grouped_mm(a, b, offs=offs).shape == (ROWS, N)
@@ -216,7 +294,17 @@ def wrong_calls():
         (lambda: operator(a, b[..., :44], offs), ValueError, "n must be a multiple of 8 in groups but got 44"),
         (lambda: public(a, b), TypeError, "offs must be an int32 tensor for a 2-D operand but is None"),
         (lambda: public(a, None, offs=offs), TypeError, "mat_b must be a torch tensor but is 'NoneType'"),
-        (lambda: public(a, b, offs=offs, bias=a), ValueError, "bias must be None"),
+        (lambda: operator(a, b, offs, None, a), ValueError, r"bias must be \(4, 48\) torch.bfloat16 on cpu but is"),
+        (lambda: operator(a.t(), a, offs, None, a), ValueError, "bias and activation must be None unless groups are"),
+        (lambda: public(a.t(), a, offs=offs, activation="relu"), ValueError, "bias and activation must be None unless"),
+        (lambda: public(a, b, offs=offs, bias=3), TypeError, "bias must be a torch tensor but is 'int'"),
+        (lambda: public(a, b, offs=offs, activation="tanh"), ValueError, "activation must be None or one of"),
+        (
+            lambda: operator(a, b[..., :40], offs, activation="swiglu"),
+            ValueError,
+            "n must be gate and up of a multiple",
+        ),
+        (lambda: hopper_gemm.grouped_swiglu(a, b), TypeError, "offs must be an int32 tensor"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.rules.rule import Rule
@@ -49,6 +50,12 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
         )
 
 
+def _finish(kernel: Kernel, problem: GroupedProblem, finish: Finish) -> Iterator[str]:
+    """Rows of a residual of a group of rows would be read beyond the last row of C."""
+    if problem.grouping == "depth" or (finish.residual and problem.grouping != "batch"):
+        yield f"groups of {problem.grouping} do not take the finish {finish}; apply it to their product"
+
+
 GROUP_RULES = (
     Rule("groups", "the number of tiles is data, and a row's bits may not depend on it", _groups),
     Rule("group_depth", "the stages of a tile of a group along k are data", _depth),
@@ -56,3 +63,6 @@ GROUP_RULES = (
     Rule("group_reach", "neither padding nor stores by threads know groups", _reach),
 )
 """The rules on a config and a problem of groups."""
+
+GROUP_FINISH = Rule("group_finish", "what follows is read for rows of C, or for each group", _finish)
+"""The rule on these and a finish."""
