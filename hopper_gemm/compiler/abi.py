@@ -33,7 +33,7 @@ class Argument:
     blocks: tuple[str, ...] = ()
 
 
-MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, of a batch all
+MATRICES = (  # of groups with one axis more, the group, before these: b of rows and masked, c of depth, of a batch all
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -61,7 +61,9 @@ SCALES = (
     Argument("scale_b", "fp32", ("scales of b",), "one, or n; likewise", "scales", ("n blocks", "filled k blocks")),
 )
 
-ENDS = (Argument("ends", "int32", ("groups",), "where each group ends, in rows or along k; see kernel.groups", "ends"),)
+ENDS = (
+    Argument("ends", "int32", ("groups",), "ends of groups, in rows or along k, or counts; see kernel.groups", "ends"),
+)
 
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES, *ENDS)
 """All arguments, in their order."""

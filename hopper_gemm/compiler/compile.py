@@ -60,7 +60,7 @@ def compile_kernel(
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
-    parts["ends"] = grouping in ("rows", "depth")
+    parts["ends"] = grouping not in ("", "batch")
     sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
     if not finish.gated:
         sizes["rows of b"] = sizes["n"]
@@ -70,7 +70,8 @@ def compile_kernel(
     ways["c"] = {"align": out.width // 8} if scattered else {}
     ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
     ways["residual"] = {}
-    for name in {"rows": ["b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}.get(grouping, ()):
+    of_groups = {"rows": ["b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}
+    for name in of_groups.get(grouping.replace("masked_", "").replace("masked", "rows"), ()):
         ways[name]["groups"] = sizes["groups"]
 
     def fake(argument: abi.Argument) -> Any:

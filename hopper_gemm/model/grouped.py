@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem, shown
 
-GROUPINGS = ("rows", "batch", "depth")
+GROUPINGS = ("rows", "batch", "depth", "masked", "masked_depth")
 """``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
-for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own."""
+for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own.
+``masked`` and ``masked_depth``: groups begin at equal distances, in rows or along k; counts on the device end them."""
 
 ROWS_MOST = 1 << 24
 """More rows than a product of groups has, counted over all groups."""
@@ -27,7 +28,7 @@ class GroupedProblem(GemmProblem):
         grouping: of :data:`GROUPINGS`.
 
     Raises:
-        ValueError: as of :class:`GemmProblem`; no groups, or an m of a batch that they do not divide.
+        ValueError: as of :class:`GemmProblem`; no groups, or an m or k that they must divide and do not.
 
     Example:
         >>> GroupedProblem(32768, 4096, 7168, groups=8).rows
@@ -43,9 +44,10 @@ class GroupedProblem(GemmProblem):
             raise ValueError(f"groups must be a positive integer but got {shown(self.groups)}; give their number")
         if self.grouping not in GROUPINGS:
             raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)} but got {shown(self.grouping)}")
-        if self.grouping == "batch" and self.m % self.groups:
-            raise ValueError(f"m must be a multiple of groups in a batch but got {self.m} of {self.groups}")
-        if self.grouping == "rows" and self.m >= ROWS_MOST:
+        for grouping, side in (("batch", "m"), ("masked", "m"), ("masked_depth", "k")):
+            if self.grouping == grouping and (size := getattr(self, side)) % self.groups:
+                raise ValueError(f"{side} must be a multiple of groups of {grouping} but got {size} of {self.groups}")
+        if self.grouping in ("rows", "masked") and self.m >= ROWS_MOST:
             raise ValueError(f"m must be below {ROWS_MOST} in groups but got {self.m}; multiply it in parts")
         if self.dtype in FP8_DTYPES:
             raise ValueError(f"groups must have operands of 16 bits but got {self.dtype}; take bf16 or fp16")
@@ -53,12 +55,17 @@ class GroupedProblem(GemmProblem):
     @property
     def rows(self) -> int:
         """Rows of C of a group, in the mean, rounded up."""
-        return self.m if self.grouping == "depth" else -(-self.m // self.groups)
+        return self.m if self.deep else -(-self.m // self.groups)
+
+    @property
+    def deep(self) -> bool:
+        """True if groups divide k."""
+        return self.grouping.endswith("depth")
 
     @property
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and every B read once, every C written once."""
-        more = self.out_bytes * self.m * self.n if self.grouping == "depth" else 2 * self.n * self.k
+        more = self.out_bytes * self.m * self.n if self.deep else 2 * self.n * self.k
         return super().bytes + (self.groups - 1) * more
 
     def dense(self, rows: int, columns: int) -> GemmProblem:
@@ -69,7 +76,7 @@ class GroupedProblem(GemmProblem):
             >>> str(GroupedProblem(64, 96, 256, groups=4).dense(64, 128))
             '16x512x256'
         """
-        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.grouping == "depth" else self.k
+        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.deep else self.k
         if m > n:
             m = self.groups * (-(-m // rows) * rows)
         else:

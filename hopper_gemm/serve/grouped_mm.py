@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ def grouped_mm(
     bias: Maybe = None,
     out_dtype: torch.dtype | None = None,
     activation: ActivationName | None = None,
+    counts: Maybe = None,
 ) -> torch.Tensor:
     """Products of groups of rows in one launch, with the names and layouts of :func:`torch.nn.functional.grouped_mm`
     and with gradients: ``out[start:end] = activation(mat_a[start:end] @ mat_b[g] + bias[g])``, where group g ends at
@@ -55,12 +57,16 @@ def grouped_mm(
         bias: (groups, n), same type; none for groups along k.
         out_dtype: ``torch.float32`` or the operands' type, which is the default.
         activation: as of :func:`hopper_gemm.linear`; none for groups along k.
+        counts: (groups,), int32, on the same device, with a ``mat_a`` of (groups, rows, k) in place of ``offs``: of
+            each group the first so many rows are multiplied. The others are neither computed nor written, in the output
+            and in the gradient of ``mat_a``. Counts are clamped to 0 and the rows.
 
     Returns:
-        (rows, n), or (groups, m, n) of groups along k, written on torch's current stream.
+        (rows, n), (groups, m, n) of groups along k, or (groups, rows, n) with ``counts``, written on torch's current
+        stream.
 
-    Two 3-D operands without ``offs`` are :func:`hopper_gemm.bmm`'s. A 3-D ``mat_a`` with a 2-D ``mat_b``, and what the
-    kernel cannot run, go to torch's function, by the policy of :func:`hopper_gemm.fallback`.
+    Two 3-D operands without ``offs`` and ``counts`` are :func:`hopper_gemm.bmm`'s. A 3-D ``mat_a`` with a 2-D
+    ``mat_b``, and what the kernel cannot run, go to torch's functions, by the policy of :func:`hopper_gemm.fallback`.
 
     Raises:
         TypeError, ValueError: no torch tensors, types that differ, shapes or offsets that do not fit.
@@ -70,20 +76,22 @@ def grouped_mm(
         >>> y = hopper_gemm.grouped_mm(x, experts.mT, offs=offs)                    # doctest: +SKIP
     """
     Finish(activation=activation or "")  # refuses another name
-    return _multiplied(Grouped(mat_a, mat_b, offs, out_dtype, bias, activation))
+    return _multiplied(mat_a, mat_b, offs, counts, out_dtype, bias, activation)
 
 
-def grouped_swiglu(mat_a: torch.Tensor, mat_b: torch.Tensor, *, offs: torch.Tensor | None = None) -> torch.Tensor:
+def grouped_swiglu(
+    mat_a: torch.Tensor, mat_b: torch.Tensor, *, offs: torch.Tensor | None = None, counts: Maybe = None
+) -> torch.Tensor:
     """``silu(a @ gate[g]) * (a @ up[g])`` of the rows ``a`` of each group in one launch: :func:`hopper_gemm.swiglu` of
     gated experts, with gradients.
 
     Args:
-        mat_a, offs: as of :func:`grouped_mm`.
+        mat_a, offs, counts: as of :func:`grouped_mm`.
         mat_b: (groups, k, 2 f), the gate's f columns first, each matrix the transpose of a row-major one; f and k
             multiples of 8.
 
     Returns:
-        (rows, f), of the operands' type.
+        (rows, f), or (groups, rows, f) with ``counts``, of the operands' type.
 
     Raises:
         TypeError, ValueError, UnsupportedError: as :func:`grouped_mm`.
@@ -91,29 +99,50 @@ def grouped_swiglu(mat_a: torch.Tensor, mat_b: torch.Tensor, *, offs: torch.Tens
     Example:
         >>> hidden = hopper_gemm.grouped_swiglu(x, gate_up.mT, offs=offs)           # doctest: +SKIP
     """
-    return _multiplied(Grouped(mat_a, mat_b, offs, activation="swiglu"))
+    return _multiplied(mat_a, mat_b, offs, counts, None, None, "swiglu")
 
 
-def _multiplied(given: Grouped) -> torch.Tensor:
+def _multiplied(
+    a: torch.Tensor, b: torch.Tensor, offs: Maybe, counts: Maybe, out_dtype: Any, bias: Maybe, activation: str | None
+) -> torch.Tensor:
     """The output of a call of a public function."""
-    a, b, offs, out_dtype, bias, activation = given
     for name, tensor in (("mat_a", a), ("mat_b", b), *((("bias", bias),) if bias is not None else ())):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor but is {shown(type(tensor).__name__)}; give one")
-    if offs is None and a.dim() == b.dim() == 3 and bias is None and not activation:
+    batches = a.dim() == b.dim() == 3
+    if offs is counts is None and batches and bias is None and not activation:
         return by_operator(Call(a, b, out_dtype=out_dtype, kind="bmm"))
-    if not isinstance(offs, torch.Tensor):
-        raise TypeError(f"offs must be an int32 tensor for a 2-D operand but is {shown(offs)}; give each group's end")
+    if offs is not None and (counts is not None or batches):
+        raise ValueError("offs must be None for two 3-D operands but was given; give counts, or rows as (rows, k)")
+    if batches:
+        if a.shape[0] != b.shape[0]:
+            raise MisfitError(f"mat_a and mat_b must have one number of groups but got {len(a)} and {len(b)}")
+        if counts is None:
+            counts = torch.full(a.shape[:1], a.shape[1], dtype=torch.int32, device=a.device)
+        name, ends, what = "counts", counts, "with two 3-D operands but is {}; give each group's rows"
+    else:
+        name, ends, what = "offs", offs, "for a 2-D operand but is {}; give each group's end"
+        if counts is not None:
+            raise ValueError(f"counts must be None unless mat_a is (groups, rows, k) but it is {tuple(a.shape)}")
+    if not isinstance(ends, torch.Tensor):
+        raise TypeError(f"{name} must be an int32 tensor {what.format(shown(ends))}")
+    given = Grouped(a.reshape(-1, a.shape[-1]) if batches else a, b, ends, out_dtype, bias, activation, batches)
     if (why := _unsupported(a, b)) is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
         _refuse_following(given)
-        product = torch.nn.functional.grouped_mm(a, b, offs=offs, out_dtype=out_dtype)
-        return _finished(product, given)
-    call = Call(a, b, bias, kind="mm")
-    if not torch.compiler.is_compiling() and a.is_cuda and not (watched(call) or needs_gradient(call)):
-        return _on_gpu(*given)  # in half of the operator's time
-    return torch.ops.hopper_gemm.grouped_mm(*given)
+        if batches:
+            product = torch.bmm(a, b).flatten(0, 1).to(out_dtype or a.dtype)
+        else:
+            product = torch.nn.functional.grouped_mm(a, b, offs=offs, out_dtype=out_dtype)
+        out = _finished(product, given)
+    else:
+        call = Call(a, b, bias, kind="mm")
+        if not torch.compiler.is_compiling() and a.is_cuda and not (watched(call) or needs_gradient(call)):
+            out = _on_gpu(*given)  # in half of the operator's time
+        else:
+            out = torch.ops.hopper_gemm.grouped_mm(*given)
+    return out.unflatten(0, a.shape[:2]) if batches else out
 
 
 def _refuse_following(call: Grouped) -> None:
@@ -129,7 +158,11 @@ def _finished(product: torch.Tensor, call: Grouped) -> torch.Tensor:
     bias = call.bias
     if bias is not None:
         rows = torch.arange(len(product), device=product.device, dtype=torch.int32)
-        bias = bias[torch.searchsorted(call.offs.cummax(0).values, rows, right=True).clamp(max=len(bias) - 1)]
+        if call.masked:
+            rows = rows // (len(rows) // len(bias))
+        else:
+            rows = torch.searchsorted(call.offs.cummax(0).values, rows, right=True).clamp(max=len(bias) - 1)
+        bias = bias[rows]
     return finished(product, call.following._replace(bias=bias))
 
 
@@ -222,6 +255,7 @@ class Grouped(NamedTuple):
         a, b, offs, bias: as of :func:`grouped_mm`.
         out_dtype: of the output; None: that of the operands.
         activation: as there, or ``"swiglu"``.
+        masked: True if ``offs`` are counts, and groups have as many rows of ``a`` each, or as much of k.
     """
 
     a: torch.Tensor
@@ -230,6 +264,20 @@ class Grouped(NamedTuple):
     out_dtype: torch.dtype | None = None
     bias: Maybe = None
     activation: str | None = None
+    masked: bool = False
+
+    @property
+    def grouping(self) -> str:
+        """Of the problem."""
+        return ("masked_depth" if self.masked else "depth") if self.deep else "masked" if self.masked else "rows"
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each group begins and ends, by offsets on the host."""
+        size, ends = self.a.shape[1 if self.deep else 0], self.offs.tolist()
+        if self.masked:
+            most = size // len(ends)
+            return [(at * most, at * most + max(0, min(count, most))) for at, count in enumerate(ends)]
+        return list(pairwise(accumulate((min(end, size) for end in ends), max, initial=0)))
 
     @property
     def deep(self) -> bool:
@@ -250,7 +298,7 @@ class Grouped(NamedTuple):
 
 def _check(call: Grouped) -> None:
     """Refuse what does not fit; tensors may be fake."""
-    a, b, offs, out_dtype, bias, activation = call
+    a, b, offs, out_dtype, bias, activation, masked = call
     if a.dim() != 2 or b.dim() not in (2, 3) or a.shape[1] != b.shape[-2]:
         raise MisfitError(
             f"mat_a and mat_b must be (rows, k) and (groups, k, n) or (m, k) and (k, n) but got {tuple(a.shape)} and "
@@ -263,10 +311,13 @@ def _check(call: Grouped) -> None:
     deep = call.deep
     if offs.dim() != 1 or not (deep or offs.shape[0] == b.shape[0]) or offs.dtype != torch.int32:
         wanted = "(groups,)" if deep else f"({b.shape[0]},)"
+        name, what, made = ("counts", "rows", "int()") if masked else ("offs", "end", "cumsum(0, dtype=torch.int32)")
         raise MisfitError(
-            f"offs must be {wanted} torch.int32, the end of each group, but is {tuple(offs.shape)} "
-            f"{offs.dtype}; give rows_of_groups.cumsum(0, dtype=torch.int32)"
+            f"{name} must be {wanted} torch.int32, the {what} of each group, but is {tuple(offs.shape)} {offs.dtype}; "
+            f"give rows_of_groups.{made}"
         )
+    if masked and (size := a.shape[1 if deep else 0]) % max(1, offs.shape[0]):
+        raise MisfitError(f"masked groups must have equal distances but {offs.shape[0]} do not divide {size}; pad them")
     if not a.device == b.device == offs.device:
         raise MisfitError(
             f"mat_a, mat_b and offs must be on one device but are on {a.device}, {b.device} and {offs.device}; "
@@ -292,16 +343,14 @@ def _on_cpu(*given: Any, **named: Any) -> torch.Tensor:
     """Products in fp32, finished, rounded once; zeros behind the last group."""
     call = Grouped(*given, **named)
     _check(call)
-    a, b, offs, *_ = call
-    out, start = call.output().zero_(), 0
-    for group, end in enumerate(offs.tolist()):
-        end = max(start, min(end, a.shape[1 if call.deep else 0]))
+    a, b, *_ = call
+    out = call.output().zero_()
+    for group, (start, end) in enumerate(call.spans()):
         if call.deep:
             out[group] = a[:, start:end].float() @ b[start:end].float()
         else:
             added = None if call.bias is None else call.bias[group]
             out[start:end] = finished(a[start:end].float() @ b[group].float(), call.following._replace(bias=added))
-        start = end
     return out
 
 
@@ -315,7 +364,7 @@ def _on_fake(*given: Any, **named: Any) -> torch.Tensor:
 def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
     call = Grouped(*given, **named)
     _check(call)
-    a, b, offs, _, bias, activation = call
+    a, b, offs, _, bias, activation, _ = call
     checks.check_device(a.device)
     (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], call.deep
     if m >= ROWS_MOST and not deep:
@@ -335,8 +384,7 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
     finish = finish_of(call.following)
     added = () if finish is None else (None if bias is None else _aligned(bias.reshape(-1)), None, None)
     with torch.cuda.device(device):
-        grouping = "depth" if deep else "rows"
-        kernel = _kernel((m, n, k), kind, layouts, groups, grouping, finish, MODE.context, device, CHANGES.count)
+        kernel = _kernel((m, n, k), kind, layouts, groups, call.grouping, finish, MODE.context, device, CHANGES.count)
         kernel(left, right, out, *added, ends=ends)
     return out
 
@@ -347,11 +395,11 @@ def _aligned(vector: torch.Tensor) -> torch.Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, offs, _, bias, activation = inputs
+    a, b, offs, _, bias, activation, masked = inputs
     wants_a, wants_b = ctx.needs_input_grad[:2]
     again = bool(activation)  # what is before an activation is computed once more
     ctx.save_for_backward(a if wants_b or again else None, b if wants_a or again else None, offs, bias)
-    ctx.dtype, ctx.activation = a.dtype, activation
+    ctx.dtype, ctx.activation, ctx.masked = a.dtype, activation, masked
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
@@ -359,7 +407,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     the bias is the product of ones, grouped along k, so that it is summed in fp32."""
     a, b, offs, bias = ctx.saved_tensors
     to_a, to_b, to_bias = (*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[4])
-    multiply, of_bias = torch.ops.hopper_gemm.grouped_mm, None
+    multiply, of_bias = partial(torch.ops.hopper_gemm.grouped_mm, masked=ctx.masked), None
     if ctx.activation == "swiglu":
         (gate, up), incoming = multiply(a, b, offs, torch.float32).chunk(2, -1), gradient.float()
         gradient = torch.cat((slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
@@ -371,10 +419,13 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     if to_bias:
         ones = gradient.new_ones(gradient.shape[0], STEP)
         of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)
-    return of_a, of_b, None, None, of_bias, None
+    return of_a, of_b, None, None, of_bias, None, None
 
 
-ARGUMENTS = "Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None, Tensor? bias=None, str? activation=None"
+ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None, Tensor? bias=None, str? activation=None, "
+    "bool masked=False"
+)
 OPERATORS.define(f"grouped_mm({ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 OPERATORS.impl("grouped_mm", _on_gpu, "CUDA")
 OPERATORS.impl("grouped_mm", _on_cpu, "CPU")

@@ -35,6 +35,8 @@ CASES += [
     ("depth", "mn", "bf16_fp32", {}),
     ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True}),
 ]
+CASES += [("masked", *KERNELS[number]) for number in (1, 3, 5, 6, 8)]
+CASES += [("masked_depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True})]
 CASES = [(*case, None) for case in CASES]
 CASES += [("rows", *case, BIAS) for case in KERNELS]
 CASES += [("rows", "kk", "bf16", KERNELS[number][2], GATED) for number in (0, 2, 4, 8)]

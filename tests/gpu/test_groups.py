@@ -67,9 +67,9 @@ DEEP = [name for name in KERNELS if is_legal(KERNELS[name], GroupedProblem(M, N,
 """Kernels of groups along k."""
 
 
-def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32") -> GroupedProblem:
+def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32", grouping: str = "depth") -> GroupedProblem:
     """A problem of M and N with groups along k."""
-    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping="depth")
+    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping=grouping)
 
 
 FINISHES = (Finish(bias=True, activation="gelu"), Finish(bias=True), Finish(activation="silu", gated=True))
@@ -84,11 +84,12 @@ FINISHED = [
 
 
 def kernels() -> list[KernelId]:
-    """Those of the cases, of rows, of batches, and along k, and those with a finish."""
-    plain = [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
+    """Those of the cases, of rows, of batches, and along k, with counts too, and those with a finish."""
+    deep = [deep_problem(8, 1, grouping=grouping) for grouping in ("depth", "masked_depth")]
+    plain = [KernelId.of(KERNELS[name], problem) for name in DEEP for problem in deep] + [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
         for name, layouts in CASES
-        for grouping in ("rows", "batch")
+        for grouping in ("rows", "batch", "masked")
     ]
     return plain + [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
@@ -156,6 +157,39 @@ def test_every_kernel_finishes_each_group_by_its_own_bias_and_touches_no_other_r
         load(KERNELS[name], problem, finish=finish)(a, b, out, flat, None, None, ends=ends)
         activation = "swiglu" if finish.gated else finish.activation or None
         assert right(out, a, b, ends.tolist(), bias=bias, activation=activation), rows
+
+
+COUNTS = ([0, 300, 1, -7, 129, 2**31 - 1, -(2**31), 64], [0] * 8, [300] * 8, [5, 0, 77] * 23 + [299], [1] * 130)
+"""Rows of each group of 300, some wrong."""
+
+
+@each("name, layouts", CASES)
+def test_every_kernel_multiplies_the_rows_that_count_and_touches_no_other(name, layouts):
+    for counts in COUNTS:
+        used = [max(0, min(count, 300)) for count in counts]
+        a, b = operands(300 * len(counts), len(counts), layouts)
+        memory = torch.full((300 * len(counts) + 16, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+        out, ends = memory[8:-8], torch.tensor(counts, device="cuda", dtype=torch.int32)
+        load(KERNELS[name], problem_of(len(a), len(counts), layouts, grouping="masked"))(a, b, out, ends=ends)
+        wanted = (a.double().view(-1, 300, K) @ b.double().mT).flatten(0, 1)
+        for at, count in enumerate(used):
+            wanted[300 * at + count : 300 * (at + 1)] = float("nan")
+        assert torch.equal(out.isnan(), wanted.isnan()), counts
+        assert near(out.nan_to_num(), wanted.nan_to_num(), torch.bfloat16), counts
+        assert bool(memory[:8].isnan().all() & memory[-8:].isnan().all())
+
+
+@each("name", DEEP)
+def test_every_kernel_multiplies_the_part_of_k_that_counts(name):
+    for counts in COUNTS:
+        a, b = deep_operands(300 * len(counts))
+        for at, count in enumerate(max(0, min(count, 300)) for count in counts):
+            a[300 * at + count : 300 * (at + 1)] = float("nan")
+        out, ends = torch.zeros(len(counts), M, N, device="cuda"), torch.tensor(counts, device="cuda").int()
+        problem = deep_problem(300 * len(counts), len(counts), grouping="masked_depth")
+        load(KERNELS[name], problem)(a.t(), b.t(), out, ends=ends)
+        wanted = a.double().nan_to_num().view(-1, 300, M).mT @ b.double().view(-1, 300, N)
+        assert torch.allclose(out.double(), wanted, rtol=1e-4, atol=1e-3), counts
 
 
 @each("name, layouts", CASES)
@@ -325,6 +359,27 @@ def test_what_follows_the_product_is_one_launch_with_its_gradients(activation):
     for ours, exactly in zip(given, wide, strict=True):
         error = (ours.grad.double() - exactly.grad).norm() / exactly.grad.norm()
         assert error < 6e-3
+
+
+def test_masked_products_have_bias_activation_and_gradients_of_the_rows_that_count():
+    rows = [0, 300, 1, 0, 129, 300, 7, 64]
+    a, b = operands(2400, 8)
+    given = [(a.float() / 8).bfloat16().view(8, 300, K), b.mT.contiguous(), torch.randn(8, N, device="cuda").bfloat16()]
+    counts = torch.tensor(rows, device="cuda", dtype=torch.int32)
+    used = torch.arange(300, device="cuda") < counts[:, None]
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    wanted = torch.nn.functional.gelu(wide[0] @ wide[1] + wide[2][:, None])[used]
+    for tensor in given:
+        tensor.requires_grad_()
+    with hopper_gemm.fallback("never"):
+        out = hopper_gemm.grouped_mm(*given[:2], counts=counts, bias=given[2], activation="gelu")
+    assert excess(out[used], wanted) <= 1
+    gradient = torch.randn_like(out).masked_fill_(~used[..., None], float("nan"))
+    out.backward(gradient)
+    wanted.backward(gradient[used].double())
+    for ours, exactly in zip(given, wide, strict=True):
+        kept = used if ours is given[0] else ...
+        assert (ours.grad[kept].double() - exactly.grad[kept]).norm() / exactly.grad[kept].norm() < 6e-3
 
 
 def test_a_row_has_the_same_bits_whatever_the_routing_of_the_others():

@@ -52,7 +52,11 @@ def gpu(monkeypatch):
                 assert added[1:] == (None, None)
                 assert finish.bias == (bias is not None)
             bias = None if bias is None else bias.view(len(b), -1)
-            out.copy_(room._on_cpu(a, b.mT, ends, out.dtype, bias, activation))
+            masked = problem.grouping.startswith("masked")
+            call = room.Grouped(a, b.mT, ends, out.dtype, bias, activation, masked)
+            product = room._on_cpu(*call)
+            for start, end in [(0, len(out))] if call.deep else call.spans():
+                out[start:end] = product[start:end]
 
         return launch
 
@@ -223,6 +227,68 @@ def test_gradients_of_what_follows_are_those_of_float64(biased, activation):
         assert torch.allclose(ours.grad.double(), exactly.grad, rtol=2e-2, atol=2e-2)
 
 
+COUNTS = (0, 10, 3, -2, 99)
+
+
+def masked_operands():
+    """a (groups, rows, k), b (groups, k, n), counts, and the rows of each group that count."""
+    a, b = torch.randn(5, 10, K).bfloat16(), torch.randn(5, K, N).bfloat16()
+    return a, b, torch.tensor(COUNTS, dtype=torch.int32), [0, 10, 3, 0, 10]
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_rows_behind_a_count_are_not_written_and_have_no_part_in_gradients(gpu, biased, activation):
+    a, b, counts, rows = masked_operands()
+    given = [a, b, torch.randn(5, N).bfloat16()][: 2 + biased]
+    flat = a.reshape(-1, K)
+    out = room._on_gpu(flat, b, counts, None, given[2] if biased else None, activation, True)
+    ((problem, left, _, _, ends),) = gpu
+    assert (problem.grouping, problem.m, problem.groups, problem.rows) == ("masked", 50, 5, 10)
+    assert (left.data_ptr(), ends.data_ptr()) == (a.data_ptr(), counts.data_ptr())
+    used = torch.arange(10) < torch.tensor(rows)[:, None]
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    spans = [(10 * at, 10 * at + count) for at, count in enumerate(rows)]
+    right = layer(wide[0].reshape(-1, K), wide[1], wide[2] if biased else None, activation, spans)
+    assert near(out[used.flatten()], right, torch.bfloat16)
+    for tensor in given:
+        tensor.requires_grad_()
+    bias = given[2] if biased else None
+    if activation == "swiglu":
+        out = hopper_gemm.grouped_swiglu(*given[:2], counts=counts)
+    else:
+        out = hopper_gemm.grouped_mm(*given[:2], counts=counts, bias=bias, activation=activation)
+    with torch.no_grad():
+        gradient = torch.randn_like(out)
+        gradient[~used] = float("nan")
+    out.backward(gradient)
+    right.backward(gradient[used].double())
+    for ours, exactly in zip(given, wide, strict=True):
+        kept = used if ours is a else ...
+        assert torch.allclose(ours.grad[kept].double(), exactly.grad[kept], rtol=5e-2, atol=0.2)
+
+
+def test_the_gradient_of_masked_weights_is_one_launch_along_k(gpu):
+    a, _, counts, rows = masked_operands()
+    b = torch.randn(50, N).bfloat16()
+    out = room._on_gpu(a.reshape(-1, K).t(), b, counts, torch.float32, masked=True)
+    assert gpu[0][0].grouping == "masked_depth"
+    for at, count in enumerate(rows):
+        right = a[at, :count].double().t() @ b[10 * at : 10 * at + count].double()
+        assert torch.allclose(out[at].double(), right, atol=1e-4)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batches_take_what_follows_with_and_without_counts(dtype):
+    a, b, counts, rows = masked_operands()
+    a, b, bias = a.to(dtype), b.to(dtype), torch.randn(5, N).to(dtype)
+    right = torch.relu(a.float() @ b.float() + bias.float()[:, None]).to(dtype)
+    assert torch.allclose(hopper_gemm.grouped_mm(a, b, bias=bias, activation="relu"), right, rtol=0.02, atol=0.05)
+    out = hopper_gemm.grouped_mm(a, b, counts=counts, bias=bias, activation="relu")
+    for at, count in enumerate(rows):
+        assert torch.allclose(out[at, :count], right[at, :count], rtol=0.02, atol=0.05)
+
+
 @needs_torch
 @pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
 def test_what_torch_runs_is_finished_by_torch(biased, activation):
@@ -240,6 +306,7 @@ def test_the_operator_is_what_torch_asks_of_one():
     bias = torch.randn(GROUPS, N).bfloat16().requires_grad_()
     for activation in ("gelu", "swiglu"):
         torch.library.opcheck(operator.default, (*given, None, bias if activation == "gelu" else None, activation))
+    torch.library.opcheck(operator.default, (*given, None, bias, "relu", True))
     torch.library.opcheck(operator.default, (a.detach().t(), torch.randn(ROWS, N).bfloat16(), offs))
 
 
@@ -305,6 +372,17 @@ def wrong_calls():
             "n must be gate and up of a multiple",
         ),
         (lambda: hopper_gemm.grouped_swiglu(a, b), TypeError, "offs must be an int32 tensor"),
+        (lambda: public(a, b, offs=offs, counts=offs), ValueError, "offs must be None"),
+        (lambda: public(b.mT, b, offs=offs), ValueError, "offs must be None for two 3-D operands"),
+        (lambda: public(a, b, counts=offs), ValueError, r"counts must be None unless mat_a is \(groups, rows, k\)"),
+        (lambda: public(b.mT, b, counts=[3]), TypeError, "counts must be an int32 tensor with two 3-D operands but is"),
+        (lambda: public(b.mT[:3], b, counts=offs), ValueError, "mat_a and mat_b must have one number of groups"),
+        (
+            lambda: operator(a, b, offs[:3], masked=True),
+            ValueError,
+            r"counts must be \(4,\) torch.int32, the rows of each",
+        ),
+        (lambda: operator(a[:38], b, offs, masked=True), ValueError, "masked groups must have equal distances but 4"),
     ]
 
 

@@ -25,7 +25,7 @@ def _groups(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 
 def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     """Each group along k has stages of its own number, which neither consumers in turns nor held slots can take."""
-    if problem.grouping != "depth":
+    if not problem.deep:
         return
     if problem.layouts != "mn":
         yield f"operands grouped along k must be contiguous along m and n but got layouts {problem.layouts}; copy them"
@@ -38,7 +38,7 @@ def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 def _rows(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     """A tile of a group begins at any row. Along a contiguous axis a TMA load must begin at a multiple of 16 bytes:
     elsewhere it was an illegal instruction on an H200."""
-    if problem.grouping == "rows" and problem.layouts[0] != "k":
+    if problem.grouping in ("rows", "masked") and problem.layouts[0] != "k":
         yield f"A with groups of rows must be contiguous along k but got layouts {problem.layouts}; copy it"
 
 
@@ -52,7 +52,7 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 
 def _finish(kernel: Kernel, problem: GroupedProblem, finish: Finish) -> Iterator[str]:
     """Rows of a residual of a group of rows would be read beyond the last row of C."""
-    if problem.grouping == "depth" or (finish.residual and problem.grouping != "batch"):
+    if problem.deep or (finish.residual and problem.grouping != "batch"):
         yield f"groups of {problem.grouping} do not take the finish {finish}; apply it to their product"
 
 
