@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.scaled import scaled_mm
+    from hopper_gemm.serve.scaled_grouped_mm import scaled_grouped_mm
     from hopper_gemm.tune.autotune import autotune
     from hopper_gemm.tune.measure.paired import bench
 
@@ -46,6 +47,7 @@ __all__ = [
     "matmul",
     "patch",
     "prebuild",
+    "scaled_grouped_mm",
     "scaled_mm",
     "swiglu",
     "use_table",
@@ -66,6 +68,7 @@ _SERVED = {
     "matmul": "hopper_gemm.serve.matmul",
     "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.ahead.prebuild",
+    "scaled_grouped_mm": "hopper_gemm.serve.scaled_grouped_mm",
     "scaled_mm": "hopper_gemm.serve.scaled",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",

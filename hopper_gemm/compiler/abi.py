@@ -58,7 +58,14 @@ FINISH = (
 OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)
 SCALES = (
     Argument("scale_a", "fp32", ("scales of a",), "one, or m; at a multiple of 16 bytes", "scales", ("k blocks", "m")),
-    Argument("scale_b", "fp32", ("scales of b",), "one, or n; likewise", "scales", ("n blocks", "filled k blocks")),
+    Argument(
+        "scale_b",
+        "fp32",
+        ("scales of b",),
+        "one, or n; likewise; of each group",
+        "scales",
+        ("n blocks", "filled k blocks"),
+    ),
 )
 
 ENDS = (

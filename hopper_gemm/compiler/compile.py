@@ -68,9 +68,8 @@ def compile_kernel(
     types = TYPES | {"operand": element, "out": out, "bias": wide}
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
-    ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
-    ways["residual"] = {}
-    of_groups = {"rows": ["b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}
+    ways |= {"scale_a": {"align": Float32.width // 8}, "scale_b": {"align": Float32.width // 8}, "residual": {}}
+    of_groups = {"rows": ["b", "scale_b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}
     for name in of_groups.get(grouping.replace("masked_", "").replace("masked", "rows"), ()):
         ways[name]["groups"] = sizes["groups"]
 

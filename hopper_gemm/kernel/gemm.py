@@ -527,9 +527,10 @@ class HopperGemm:
 
     def _of_tile(self, loop: Mainloop, item: Item, row: Int32, column: Int32) -> Mainloop:
         """The main loop for an item, whose output tile is at a row and column."""
+        group = item.group if self.grouping else None
         if loop.promotion is not None:
-            loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first))
-        return replace(loop, epilogue=loop.epilogue.of_tile(column, item.group if self.grouping else None))
+            loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first, group))
+        return replace(loop, epilogue=loop.epilogue.of_tile(column, group))
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Wait, in kernels whose consumers start one behind the other."""
@@ -558,7 +559,10 @@ class HopperGemm:
         steps: list[Step] = []
         if finish.scales in ("tensor", "row"):
             sides = output.row_scales, output.column_scales
-            down, across = (Addend.of(side, Int32(1), cute.size(side)) for side in sides)
+            sizes = [cute.size(side) for side in sides]
+            if self.grouping:  # the scales of B follow one another group by group
+                sizes[0 if swapped else 1] = size[1]
+            down, across = (Addend.of(side, Int32(1), length) for side, length in zip(sides, sizes, strict=True))
             steps.append(Scales(down, across, finish.scales == "tensor", swapped))
         if finish.scale:
             steps.append(Scale(output.scale))

@@ -209,6 +209,11 @@ class Scales(Step):
     transposed: bool
     factors: tuple[Float32, ...] = ()
 
+    def of_tile(self, column: Int32, group: Int32 | None) -> Scales:
+        """The step with the scales of B of a group."""
+        side = "rows" if self.transposed else "columns"
+        return replace(self, **{side: getattr(self, side).of_group(group)})
+
     def of_chunk(self, chunk: Chunk) -> Scales:
         """The step with the scales of a chunk's rows."""
         none = Int32(0)

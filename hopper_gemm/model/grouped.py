@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem, shown
+from hopper_gemm.model.problem import OPERAND_BYTES, GemmProblem, shown, types_of
 
 GROUPINGS = ("rows", "batch", "depth", "masked", "masked_depth")
 """``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
@@ -49,8 +49,8 @@ class GroupedProblem(GemmProblem):
                 raise ValueError(f"{side} must be a multiple of groups of {grouping} but got {size} of {self.groups}")
         if self.grouping in ("rows", "masked") and self.m >= ROWS_MOST:
             raise ValueError(f"m must be below {ROWS_MOST} in groups but got {self.m}; multiply it in parts")
-        if self.dtype in FP8_DTYPES:
-            raise ValueError(f"groups must have operands of 16 bits but got {self.dtype}; take bf16 or fp16")
+        if self.is_fp8 and self.grouping not in ("rows", "masked"):
+            raise ValueError(f"groups of {self.grouping} must have operands of 16 bits but got {self.dtype}; take bf16")
 
     @property
     def rows(self) -> int:
@@ -65,7 +65,8 @@ class GroupedProblem(GemmProblem):
     @property
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and every B read once, every C written once."""
-        more = self.out_bytes * self.m * self.n if self.deep else 2 * self.n * self.k
+        operand = OPERAND_BYTES[types_of(self.dtype)[0]]
+        more = self.out_bytes * self.m * self.n if self.deep else operand * self.n * self.k
         return super().bytes + (self.groups - 1) * more
 
     def dense(self, rows: int, columns: int) -> GemmProblem:
@@ -81,7 +82,7 @@ class GroupedProblem(GemmProblem):
             m = self.groups * (-(-m // rows) * rows)
         else:
             n = self.groups * (-(-n // columns) * columns)
-        return GemmProblem(m, n, k, self.dtype, self.layouts)
+        return GemmProblem(m, n, k, self.dtype, self.layouts, promote=self.promote)
 
     def __str__(self) -> str:
         return f"{self.groups} {self.grouping} of {super().__str__()}"

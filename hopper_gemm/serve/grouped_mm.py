@@ -22,6 +22,7 @@ from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.operands import MISALIGNED, reaches
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
 from hopper_gemm.serve.reference import activated, finished
+from hopper_gemm.serve.scaled import aligned
 from hopper_gemm.serve.transforms.gradients import slope
 
 STEP = hopper.TMA_ALIGN_BYTES // 2
@@ -203,7 +204,7 @@ def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
         sizes, device = (batch * m, n, k), a.get_device()
-        _kernel(sizes, dtype, layouts, batch, "batch", None, MODE.context, device, CHANGES.count)(a, b.mT, out)
+        kernel_of_groups(sizes, dtype, layouts, batch, "batch", None, MODE.context, device, CHANGES.count)(a, b.mT, out)
     return True
 
 
@@ -218,17 +219,17 @@ def readable(matrices: torch.Tensor) -> bool | None:
     return True if reaches(first) else False if reaches(first.mT) else None
 
 
-def _along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
+def along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
     """(rows, k), or a batch of it, as TMA reads it along k, or else along its rows: a copy where it cannot."""
     if not k:
-        return _along(matrices.mT, True).mT
-    if matrices.dim() == 2 and reaches(matrices):
+        return along(matrices.mT, True).mT
+    if readable(matrices):
         return matrices
     return matrices.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=4096)
-def _kernel(
+def kernel_of_groups(
     sizes: tuple[int, int, int],
     dtype: str,
     layouts: str,
@@ -238,9 +239,10 @@ def _kernel(
     context: str,
     device: int,
     _: int,
+    promote: int = 0,
 ) -> Any:
     """The kernel of a problem with a finish in a context, until the tables change."""
-    problem = GroupedProblem(*sizes, dtype, layouts, groups=groups, grouping=grouping)
+    problem = GroupedProblem(*sizes, dtype, layouts, promote=promote, groups=groups, grouping=grouping)
     with launches.loading_allowed():
         return launches.kernel_for(problem, device, finish=finish)
 
@@ -296,6 +298,19 @@ class Grouped(NamedTuple):
         return self.a.new_empty((self.offs.shape[0], rows, n) if self.deep else (rows, n), dtype=self.out_dtype)
 
 
+def check_ends(offs: torch.Tensor, groups: int | None, device: torch.device, masked: bool = False) -> None:
+    """Refuse offsets, or counts, that do not fit so many groups; of any number if it is None."""
+    if offs.dim() != 1 or offs.shape[0] != (offs.shape[0] if groups is None else groups) or offs.dtype != torch.int32:
+        wanted = "(groups,)" if groups is None else f"({groups},)"
+        name, what, made = ("counts", "rows", "int()") if masked else ("offs", "end", "cumsum(0, dtype=torch.int32)")
+        raise MisfitError(
+            f"{name} must be {wanted} torch.int32, the {what} of each group, but is {tuple(offs.shape)} {offs.dtype}; "
+            f"give rows_of_groups.{made}"
+        )
+    if offs.device != device:
+        raise MisfitError(f"groups must end on the operands' device, {device}, but end on {offs.device}; use .to()")
+
+
 def _check(call: Grouped) -> None:
     """Refuse what does not fit; tensors may be fake."""
     a, b, offs, out_dtype, bias, activation, masked = call
@@ -309,20 +324,11 @@ def _check(call: Grouped) -> None:
             f"mat_a and mat_b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; use .to()"
         )
     deep = call.deep
-    if offs.dim() != 1 or not (deep or offs.shape[0] == b.shape[0]) or offs.dtype != torch.int32:
-        wanted = "(groups,)" if deep else f"({b.shape[0]},)"
-        name, what, made = ("counts", "rows", "int()") if masked else ("offs", "end", "cumsum(0, dtype=torch.int32)")
-        raise MisfitError(
-            f"{name} must be {wanted} torch.int32, the {what} of each group, but is {tuple(offs.shape)} {offs.dtype}; "
-            f"give rows_of_groups.{made}"
-        )
+    check_ends(offs, None if deep else b.shape[0], a.device, masked)
     if masked and (size := a.shape[1 if deep else 0]) % max(1, offs.shape[0]):
         raise MisfitError(f"masked groups must have equal distances but {offs.shape[0]} do not divide {size}; pad them")
-    if not a.device == b.device == offs.device:
-        raise MisfitError(
-            f"mat_a, mat_b and offs must be on one device but are on {a.device}, {b.device} and {offs.device}; "
-            "move them with .to()"
-        )
+    if a.device != b.device:
+        raise MisfitError(f"mat_a and mat_b must be on one device but are on {a.device} and {b.device}; use .to()")
     if out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
     for name, size in (("m", a.shape[0]) if deep else ("k", a.shape[1]), ("n", b.shape[-1])):
@@ -374,24 +380,21 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
         return out.zero_()
     if k == 0:
         return out.copy_(_finished(out.new_zeros(m, n), call))
-    left, right, layouts = _along(a, not deep), b.mT, "mn" if deep else "kk"
+    left, right, layouts = along(a, not deep), b.mT, "mn" if deep else "kk"
     if deep or readable(right) is None or (activation == "swiglu" and not readable(right)):
-        right = _along(right, not deep)
+        right = along(right, not deep)
     elif not readable(right):
         layouts = "kn"
-    ends = _aligned(offs)
+    ends = aligned(offs)
     kind, device = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype), a.get_device()
     finish = finish_of(call.following)
-    added = () if finish is None else (None if bias is None else _aligned(bias.reshape(-1)), None, None)
+    added = () if finish is None else (None if bias is None else aligned(bias), None, None)
     with torch.cuda.device(device):
-        kernel = _kernel((m, n, k), kind, layouts, groups, call.grouping, finish, MODE.context, device, CHANGES.count)
+        kernel = kernel_of_groups(
+            (m, n, k), kind, layouts, groups, call.grouping, finish, MODE.context, device, CHANGES.count
+        )
         kernel(left, right, out, *added, ends=ends)
     return out
-
-
-def _aligned(vector: torch.Tensor) -> torch.Tensor:
-    """A vector, contiguous from a multiple of 16 bytes on: itself, or a copy."""
-    return vector if vector.is_contiguous() and not vector.data_ptr() & MISALIGNED else vector.clone()
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -53,3 +53,26 @@ def test_kernels_of_groups_have_the_wgmma_and_the_waits_of_their_config_and_no_s
     assert not report.spills
     assert report.wgmma % kernel.wgmma_per_stage == 0 < report.wgmma
     assert report.wgmma_waits <= kernel.wgmma_waits + (0 if finish is None else 2), "the compiler serialised wgmma"
+
+
+SCALED = [
+    ({"tile_m": 128, "tile_n": 128}, 128, "row"),
+    ({"tile_m": 128, "tile_n": 128}, 0, "row"),
+    ({"tile_m": 128, "tile_n": 64, "swap_ab": True}, 128, "row"),
+    ({"tile_m": 64, "tile_n": 128, "schedule": "pingpong"}, 128, "blocks"),
+    ({"tile_m": 128, "tile_n": 128, "swap_ab": True}, 128, "blocks"),
+    ({"tile_m": 128, "tile_n": 128, "scheduler": "dynamic", "cluster_m": 2}, 128, "blocks"),
+]
+
+
+@pytest.mark.parametrize("grouping", ["rows", "masked"])
+@pytest.mark.parametrize(("values", "promote", "scales"), SCALED)
+def test_kernels_of_fp8_in_groups_promote_as_dense_ones_and_do_not_spill(grouping, values, promote, scales):
+    kernel, finish = resolve(GemmConfig(**values)), Finish(scales=scales)
+    problem = GroupedProblem(4096, 1024, 4096, "e4m3_bf16", promote=promote, groups=8, grouping=grouping)
+    assert reasons(kernel, problem, finish) == []
+    code = compile_kernel(kernel, "e4m3_bf16", finish=finish, promote=promote, grouping=grouping).cubin
+    dense = compile_kernel(kernel, "e4m3_bf16", finish=finish, promote=promote).cubin
+    report, alone = read_cubin(code), read_cubin(dense)
+    assert not report.spills
+    assert (report.wgmma, report.wgmma_waits) == (alone.wgmma, alone.wgmma_waits)

@@ -19,6 +19,7 @@ from hopper_gemm.tune.measure.correctness import same_bits
 from tests.each import each
 from tests.serve.layers import excess
 from tests.serve.test_ops import near
+from tests.verify.fp8 import most_error
 
 pytestmark = pytest.mark.gpu
 
@@ -91,9 +92,32 @@ def kernels() -> list[KernelId]:
         for name, layouts in CASES
         for grouping in ("rows", "batch", "masked")
     ]
-    return plain + [
+    finished = [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
     ]
+    scaled = [
+        KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Finish(scales=scales))
+        for name, promote, scales in SCALED
+    ]
+    return plain + finished + scaled
+
+
+FP8_N, FP8_K = 400, 336
+"""Multiples of 16 with blocks of 16 behind whole ones."""
+
+
+def fp8_problem(m: int, groups: int, promote: int) -> GroupedProblem:
+    """A problem of FP8 with groups of rows."""
+    return GroupedProblem(m, FP8_N, FP8_K, "e4m3_bf16", promote=promote, groups=groups)
+
+
+SCALED = [
+    (name, promote, scales)
+    for name in KERNELS
+    for promote, scales in ((0, "row"), (128, "row"), (128, "blocks"))
+    if is_legal(KERNELS[name], fp8_problem(8, 1, promote), Finish(scales=scales))
+]
+"""Kernels of FP8 in groups."""
 
 
 def ends_of(rows: list[int]) -> torch.Tensor:
@@ -283,6 +307,38 @@ def test_offsets_along_k_that_are_wrong_are_clamped(ends):
     assert torch.allclose(out.double(), exact_deep(a, b, ends), rtol=1e-4, atol=1e-3)
 
 
+def fp8_operands(m: int, groups: int, scales: str) -> tuple[torch.Tensor, ...]:
+    """A (m, k) and B (groups, n, k) of FP8, their scales as the kernel takes them, and both dequantised."""
+    generator = torch.Generator("cuda").manual_seed(m + groups)
+    a, b = (
+        torch.randn(*shape, FP8_K, device="cuda", generator=generator).to(torch.float8_e4m3fn)
+        for shape in ((m,), (groups, FP8_N))
+    )
+    deep, wide = -(-FP8_K // 128), -(-FP8_N // 128)
+    shapes = ((m,), (groups, FP8_N)) if scales == "row" else ((deep, m), (groups, wide, deep))
+    down, across = (torch.rand(*shape, device="cuda", generator=generator) + 0.5 for shape in shapes)
+    if scales == "row":
+        return a, b, down, across, a.double() * down[:, None], b.double() * across[..., None]
+    depth, rows = (torch.arange(size, device="cuda") // 128 for size in (FP8_K, FP8_N))
+    return a, b, down, across, a.double() * down.t()[:, depth], b.double() * across[:, rows[:, None], depth]
+
+
+@each("name, promote, scales", SCALED)
+def test_every_kernel_scales_each_group_by_its_own_scales_and_touches_no_other_row(name, promote, scales):
+    for rows in ROUTINGS.values():
+        m = sum(rows) + 24
+        a, b, down, across, wide_a, wide_b = fp8_operands(m, len(rows), scales)
+        out, ends = torch.full((m, FP8_N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
+        kernel = load(KERNELS[name], fp8_problem(m, len(rows), promote), finish=Finish(scales=scales))
+        given = down, across.view(-1) if scales == "row" else across
+        kernel(a, b, out, None, None, None, scales=given, ends=ends)
+        wanted = exact(wide_a, wide_b, ends.tolist())
+        assert torch.equal(out.isnan(), wanted.isnan()), rows
+        if sum(rows):
+            used = out.double()[: sum(rows)], wanted[: sum(rows)]
+            assert float((used[0] - used[1]).norm() / used[1].norm()) <= most_error(FP8_K, promote), rows
+
+
 # The functions ---------------------------------------------------------------------------------
 
 
@@ -327,6 +383,28 @@ def test_gradients_are_those_of_each_group():
         assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
         assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
         start = end
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm")
+@pytest.mark.parametrize("scales", ["row", "blocks"])
+def test_scaled_grouped_mm_is_the_scaled_product_of_each_group(scales):
+    rows, kinds = ROUTINGS["uneven"], torch.nn.functional.ScalingType
+    a, b, down, across, wide_a, wide_b = fp8_operands(sum(rows), len(rows), scales)
+    recipes = (kinds.RowWise, kinds.RowWise) if scales == "row" else (kinds.BlockWise1x128, kinds.BlockWise128x128)
+    given = (down, across) if scales == "row" else (down.t(), across.mT)
+    bias, ends = torch.randn(len(rows), FP8_N, device="cuda").bfloat16(), ends_of(rows)
+    with hopper_gemm.fallback("never"):
+        out = hopper_gemm.scaled_grouped_mm(
+            a, b.mT, given[0], recipes[0], given[1], recipes[1], bias=bias, offs=ends, activation="silu"
+        )
+    wanted = followed(exact(wide_a, wide_b, ends.tolist()), ends.tolist(), bias, "silu")
+    assert float((out.double() - wanted).norm() / wanted.norm()) <= most_error(FP8_K, 128)
+    if scales == "row":
+        theirs = torch.nn.functional.scaled_grouped_mm(
+            a, b.mT, down, recipes[0], across, recipes[1], offs=ends, use_fast_accum=True
+        )
+        ours = hopper_gemm.scaled_grouped_mm(a, b.mT, down, recipes[0], across, recipes[1], offs=ends)
+        assert float((ours.double() - theirs.double()).norm() / theirs.double().norm()) < 6e-3
 
 
 @pytest.mark.parametrize("activation", [None, "gelu", "relu", "swiglu"])

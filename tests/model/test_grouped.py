@@ -33,7 +33,10 @@ def test_a_grouped_problem_equals_no_dense_one_and_no_other_grouping():
         ({"grouping": "masked", "m": 4097}, "m must be a multiple of groups of masked but got 4097 of 8"),
         ({"grouping": "masked_depth", "k": 2044}, "k must be a multiple of groups of masked_depth but got 2044 of 8"),
         ({"m": ROWS_MOST}, f"m must be below {ROWS_MOST} in groups"),
-        ({"dtype": "e4m3_bf16"}, "groups must have operands of 16 bits but got e4m3_bf16"),
+        (
+            {"dtype": "e4m3_bf16", "grouping": "batch"},
+            "groups of batch must have operands of 16 bits but got e4m3_bf16",
+        ),
         ({"m": 0}, "m must be a positive integer"),
     ],
 )

@@ -129,7 +129,7 @@ class Launches:
         monkeypatch.setattr(checks, "check_device", lambda device: None)
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(launches, "kernel_for", self.kernel)
-        grouped_mm._kernel.cache_clear()
+        grouped_mm.kernel_of_groups.cache_clear()
         monkeypatch.setattr(launches, "load_padded", self._padded)
         monkeypatch.setattr(launches, "launch_torch", self._torch)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

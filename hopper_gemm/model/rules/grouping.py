@@ -46,7 +46,7 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     if problem.out_of_reach:
         yield (
             f"TMA must reach the matrices of groups but not {', '.join(problem.out_of_reach)} of {problem} "
-            f"{problem.layouts}; fill n and k up to multiples of 8"
+            f"{problem.layouts}; fill n and k up to multiples of 16 bytes"
         )
 
 
