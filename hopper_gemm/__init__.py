@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve import inductor
     from hopper_gemm.serve.ahead.prebuild import prebuild
     from hopper_gemm.serve.ahead.warmup import warmup
-    from hopper_gemm.serve.bmm import bmm
+    from hopper_gemm.serve.bmm import baddbmm, bmm
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.grouped_mm import grouped_mm, grouped_swiglu
     from hopper_gemm.serve.kernels import batch_invariant, chained
@@ -35,6 +35,7 @@ __all__ = [
     "GemmConfig",
     "GemmProblem",
     "autotune",
+    "baddbmm",
     "batch_invariant",
     "bench",
     "bmm",
@@ -56,6 +57,7 @@ __all__ = [
 
 _SERVED = {
     "autotune": "hopper_gemm.tune.autotune",
+    "baddbmm": "hopper_gemm.serve.bmm",
     "batch_invariant": "hopper_gemm.serve.kernels",
     "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",

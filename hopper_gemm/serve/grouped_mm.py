@@ -190,9 +190,12 @@ def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
 # Launches ---------------------------------------------------------------------------------------
 
 
-def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
-    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch; return False, and do nothing,
-    where TMA does not reach a matrix in place."""
+def batched(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, residual: Maybe = None, scale: float | None = None
+) -> bool:
+    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch, with a residual (batch, m, n) of
+    the output's type, n contiguous, and a scale; return False, and do nothing, where TMA does not reach a matrix in
+    place."""
     (batch, m, k), n = a.shape, b.shape[-1]
     left, right = readable(a), readable(b.mT)
     if left is None or right is None or batch < 2 or batch * m >= ROWS_MOST or n % STEP or k % STEP:
@@ -204,7 +207,10 @@ def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
         sizes, device = (batch * m, n, k), a.get_device()
-        kernel_of_groups(sizes, dtype, layouts, batch, "batch", None, MODE.context, device, CHANGES.count)(a, b.mT, out)
+        finish = finish_of(Call(a, b, residual=residual, scale=scale))
+        added = () if finish is None else (None, residual, scale)
+        kernel = kernel_of_groups(sizes, dtype, layouts, batch, "batch", finish, MODE.context, device, CHANGES.count)
+        kernel(a, b.mT, out, *added)
     return True
 
 

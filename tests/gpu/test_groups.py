@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -99,8 +100,20 @@ def kernels() -> list[KernelId]:
         KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Finish(scales=scales))
         for name, promote, scales in SCALED
     ]
-    return plain + finished + scaled
+    added = [
+        KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), finish=SUM) for name, layouts in SUMS
+    ]
+    return plain + finished + scaled + added
 
+
+SUM = Finish(scale=True, residual=True)
+
+SUMS = [
+    (name, layouts)
+    for name, layouts in CASES
+    if is_legal(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), SUM)
+]
+"""Kernels of batches to which a matrix each is added."""
 
 FP8_N, FP8_K = 400, 336
 """Multiples of 16 with blocks of 16 behind whole ones."""
@@ -260,6 +273,20 @@ def test_every_kernel_multiplies_batches(name, layouts, batch, m):
     out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
     load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"))(a, b, out)
     assert near(out, a.double() @ b.double().mT, torch.bfloat16)
+
+
+@pytest.mark.parametrize(("batch", "m"), [(2, 1000), (37, 72), (300, 8)])
+@each("name, layouts", SUMS)
+def test_every_kernel_adds_to_each_matrix_of_a_batch_its_own(name, layouts, batch, m):
+    generator = torch.Generator("cuda").manual_seed(batch)
+    a = torch.randn(batch, m, K, device="cuda", generator=generator).bfloat16()
+    _, b = operands(m, batch, layouts)
+    whole = torch.randn(batch, m, N, device="cuda", generator=generator).bfloat16()
+    kernel = load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"), finish=SUM)
+    for added in (whole, whole[:1].expand(batch, m, N), whole[:, :1].expand(batch, m, N)):
+        out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+        kernel(a, b, out, None, added, -0.5)
+        assert near(out, added.double() - 0.5 * (a.double() @ b.double().mT), torch.bfloat16)
 
 
 def deep_operands(k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -504,10 +531,30 @@ BMM += [(128, 16, 512, 128), (128, 16, 128, 512), (8, 1024, 1024, 1024), (64, 25
 @pytest.mark.parametrize(("batch", "m", "n", "k"), BMM)
 def test_bmm_is_one_launch_and_right(batch, m, n, k):
     a, b = (torch.randn(batch, *shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
-    hopper_gemm.bmm(a, b)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        out = hopper_gemm.bmm(a, b)
-        torch.cuda.synchronize()
-    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    assert len(launched) == 1
+    assert kernels_launched(lambda: hopper_gemm.bmm(a, b)) == 1
+    out = hopper_gemm.bmm(a, b)
     assert torch.allclose(out.double(), a.double() @ b.double(), rtol=0.008, atol=5e-3)
+
+
+def kernels_launched(call: Callable[[], object]) -> int:
+    """Number of kernels that a call launches, the second time."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())
+
+
+@pytest.mark.parametrize(("batch", "m", "n", "k"), BMM)
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (1, 0.125), (0, 2), (0.5, 1)])
+def test_baddbmm_is_one_launch_and_right(batch, m, n, k, beta, alpha):
+    a, b = (torch.randn(batch, *shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
+    for shape in ((batch, m, n), (n,), (batch, 1, n)):
+        added = torch.randn(shape, device="cuda").bfloat16()
+
+        def run(added=added):
+            return hopper_gemm.baddbmm(added, a, b, beta=beta, alpha=alpha)
+
+        wanted = torch.baddbmm(added.double().expand(batch, m, n), a.double(), b.double(), beta=beta, alpha=alpha)
+        assert torch.allclose(run().double(), wanted, rtol=0.008, atol=5e-3)
+        assert beta == 0.5 or kernels_launched(run) == 1

@@ -160,7 +160,7 @@ class Launches:
                 bias, residual, scale = added
                 kind = "swiglu" if finish.gated else "linear"
                 call = Call(a, b, bias, finish.activation or None, residual, scale, kind=kind)
-                out.copy_(finished(a.float() @ b.float().t(), call))
+                out.copy_(finished(a.float() @ b.float().mT, call))
             self.made.append((problem, b.shape, out.data_ptr()))
             self.names.append(str(finish or "product"))
             self.read.append((a, b))
