@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.bmm import baddbmm, bmm
     from hopper_gemm.serve.fallback import fallback
     from hopper_gemm.serve.grouped_mm import grouped_mm, grouped_swiglu
-    from hopper_gemm.serve.kernels import batch_invariant, chained
+    from hopper_gemm.serve.kernels import batch_invariant, chained, checked_offsets
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
@@ -40,6 +40,7 @@ __all__ = [
     "bench",
     "bmm",
     "chained",
+    "checked_offsets",
     "fallback",
     "grouped_mm",
     "grouped_swiglu",
@@ -62,6 +63,7 @@ _SERVED = {
     "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
+    "checked_offsets": "hopper_gemm.serve.kernels",
     "fallback": "hopper_gemm.serve.fallback",
     "grouped_mm": "hopper_gemm.serve.grouped_mm",
     "grouped_swiglu": "hopper_gemm.serve.grouped_mm",

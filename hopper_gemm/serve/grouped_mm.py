@@ -351,10 +351,23 @@ def _check(call: Grouped) -> None:
         raise MisfitError(f"bias must be {tuple(b.shape[::2])} {a.dtype} on {a.device} but is {given}")
 
 
+def check_values(offs: torch.Tensor, size: int, masked: bool = False) -> None:
+    """Refuse offsets that fall or exceed a size, and counts that exceed their group, where that is checked."""
+    if not MODE.checked_offsets or (offs.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    name, least, most = ("counts", 0, size // max(1, len(offs))) if masked else ("offs", 0, size)
+    for at, end in enumerate(offs.tolist()):
+        if not least <= end <= most:
+            rule = "be of its group" if masked else "neither fall nor exceed all"
+            raise MisfitError(f"{name}[{at}] must be {least} to {most} but is {end}; {name} must {rule}")
+        least = least if masked else end
+
+
 def _on_cpu(*given: Any, **named: Any) -> torch.Tensor:
     """Products in fp32, finished, rounded once; zeros behind the last group."""
     call = Grouped(*given, **named)
     _check(call)
+    check_values(call.offs, call.a.shape[1 if call.deep else 0], call.masked)
     a, b, *_ = call
     out = call.output().zero_()
     for group, (start, end) in enumerate(call.spans()):
@@ -377,6 +390,7 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
     call = Grouped(*given, **named)
     _check(call)
     a, b, offs, _, bias, activation, _ = call
+    check_values(offs, a.shape[1 if call.deep else 0], call.masked)
     checks.check_device(a.device)
     (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], call.deep
     if m >= ROWS_MOST and not deep:

@@ -16,7 +16,7 @@ from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import scaled
 from hopper_gemm.serve.checks import MisfitError, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
-from hopper_gemm.serve.grouped_mm import Grouped, along, check_ends, kernel_of_groups
+from hopper_gemm.serve.grouped_mm import Grouped, along, check_ends, check_values, kernel_of_groups
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
 from hopper_gemm.serve.reference import activated
@@ -106,6 +106,7 @@ def _on_cpu(*given: Any) -> torch.Tensor:
     """Products in fp32, finished, rounded once; zeros behind the last group."""
     a, b, scale_a, scale_b, scales, offs, bias, activation, dtype, _ = given
     _check(a, b, scale_a, scale_b, scales, offs, bias, dtype)
+    check_values(offs, a.shape[0])
     out = a.new_zeros((a.shape[0], b.shape[2]), dtype=dtype)
     for at, (start, end) in enumerate(Grouped(a, b, offs).spans()):
         sides = a[start:end], b[at], scale_a[start:end], scale_b[at]
@@ -124,6 +125,7 @@ def _on_fake(*given: Any) -> torch.Tensor:
 def _on_gpu(*given: Any) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, offs, bias, activation, dtype, promote = given
     _check(a, b, scale_a, scale_b, scales, offs, bias, dtype)
+    check_values(offs, a.shape[0])
     check_device(a.device)
     (m, k), (groups, _, n) = a.shape, b.shape
     if m >= ROWS_MOST:

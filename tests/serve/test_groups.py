@@ -127,6 +127,27 @@ def test_offsets_that_fall_or_exceed_the_rows_are_clamped():
     assert near(out[20:], a[20:].double() @ b[3].double(), torch.bfloat16)
 
 
+@pytest.mark.parametrize(
+    ("ends", "masked", "words"),
+    [
+        ((3, 2, 31, 40), False, r"offs\[1\] must be 3 to 40 but is 2; offs must neither fall nor exceed all"),
+        ((3, 3, 31, 41), False, r"offs\[3\] must be 31 to 40 but is 41"),
+        ((-1, 3, 31, 40), False, r"offs\[0\] must be 0 to 40 but is -1"),
+        ((3, 11, 0, 10), True, r"counts\[1\] must be 0 to 10 but is 11; counts must be of its group"),
+        ((3, 10, 0, -1), True, r"counts\[3\] must be 0 to 10 but is -1"),
+    ],
+)
+def test_offsets_are_checked_on_the_host_where_that_is_asked_for(gpu, ends, masked, words):
+    """Along k too; what fits passes, and without the context all of them are clamped."""
+    a, b, offs = operands(ends=ends)
+    for run in (operator, room._on_gpu):
+        with hopper_gemm.checked_offsets():
+            refused_in_one_line(lambda run=run: run(a, b, offs, masked=masked), ValueError, words)
+            refused_in_one_line(lambda run=run: run(a.t(), a, offs, masked=masked), ValueError, words)
+            run(a, b, torch.tensor((3, 3, 9, 10), dtype=torch.int32), masked=masked)
+        run(a, b, offs, masked=masked)
+
+
 def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
     a, _, offs = operands()
     b = torch.randn(ROWS, N).bfloat16()
