@@ -120,14 +120,15 @@ def _multiplied(
             raise MisfitError(f"mat_a and mat_b must have one number of groups but got {len(a)} and {len(b)}")
         if counts is None:
             counts = torch.full(a.shape[:1], a.shape[1], dtype=torch.int32, device=a.device)
-        name, ends, what = "counts", counts, "with two 3-D operands but is {}; give each group's rows"
-    else:
-        name, ends, what = "offs", offs, "for a 2-D operand but is {}; give each group's end"
-        if counts is not None:
-            raise ValueError(f"counts must be None unless mat_a is (groups, rows, k) but it is {tuple(a.shape)}")
+    elif counts is not None:
+        raise ValueError(f"counts must be None unless mat_a is (groups, rows, k) but it is {tuple(a.shape)}")
+    ends = counts if batches else offs
     if not isinstance(ends, torch.Tensor):
-        raise TypeError(f"{name} must be an int32 tensor {what.format(shown(ends))}")
-    given = Grouped(a.reshape(-1, a.shape[-1]) if batches else a, b, ends, out_dtype, bias, activation, batches)
+        name, what = ("counts", "rows") if batches else ("offs", "end")
+        raise TypeError(
+            f"{name} must be an int32 tensor for such operands but is {shown(ends)}; give each group's {what}"
+        )
+    given = Grouped(a.flatten(0, 1) if batches else a, b, ends, out_dtype, bias, activation, batches)
     if (why := _unsupported(a, b)) is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
@@ -429,7 +430,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     """The gradients, by the same operator: of groups of rows that of mat_b is grouped along k, and vice versa; that of
     the bias is the product of ones, grouped along k, so that it is summed in fp32."""
     a, b, offs, bias = ctx.saved_tensors
-    to_a, to_b, to_bias = (*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[4])
+    to_a, to_b = ctx.needs_input_grad[:2]
     multiply, of_bias = partial(torch.ops.hopper_gemm.grouped_mm, masked=ctx.masked), None
     if ctx.activation == "swiglu":
         (gate, up), incoming = multiply(a, b, offs, torch.float32).chunk(2, -1), gradient.float()
@@ -439,7 +440,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     gradient, deep = gradient.to(ctx.dtype), gradient.dim() == 3
     of_a = None if not to_a else multiply(b, gradient.mT, offs).t() if deep else multiply(gradient, b.mT, offs)
     of_b = multiply(a.t(), gradient, offs) if to_b else None
-    if to_bias:
+    if bias is not None and ctx.needs_input_grad[4]:
         ones = gradient.new_ones(gradient.shape[0], STEP)
         of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)
     return of_a, of_b, None, None, of_bias, None, None

@@ -20,8 +20,7 @@ from hopper_gemm.serve.grouped_mm import Grouped, along, check_ends, check_value
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
 from hopper_gemm.serve.reference import activated
-
-Maybe, Listed = torch.Tensor | None, scaled.Listed
+from hopper_gemm.serve.scaled import Listed, Maybe
 
 
 def scaled_grouped_mm(
@@ -68,7 +67,8 @@ def scaled_grouped_mm(
         >>> y = hopper_gemm.scaled_grouped_mm(x, w.mT, sx, ROW, sw, ROW, offs=offs)  # doctest: +SKIP
     """
     scaled.refuse_gradients(mat_a, mat_b, bias)
-    given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
+    functional: Any = torch.nn.functional
+    given = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
     more = output_dtype, contraction_dim, use_fast_accum
     recipe, why = scaled.recipe_of(*given, *more, promote)
     if why is None and (recipe.scales == "tensor" or (mat_a.dim(), mat_b.dim()) != (2, 3)):
@@ -76,7 +76,7 @@ def scaled_grouped_mm(
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
-        return activated(torch.nn.functional.scaled_grouped_mm(*given, bias, offs, *more), activation)
+        return activated(functional.scaled_grouped_mm(*given, bias, offs, *more), activation)
     if not isinstance(offs, torch.Tensor):
         raise TypeError(f"offs must be an int32 tensor for a 2-D operand but is {shown(offs)}; give each group's end")
     scales = recipe.scale_a, recipe.scale_b, recipe.scales

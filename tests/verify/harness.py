@@ -41,7 +41,7 @@ BOARDS = 2
 
 JUDGES = (
     "hopper_gemm.tune.measure.correctness",
-    *(f"tests.verify.{name}" for name in ("busy", "fp8", "harness", "judge", "load")),
+    *(f"tests.verify.{name}" for name in ("busy", "fp8", "groups", "harness", "judge", "load")),
 )
 """Modules that decide what is right on a GPU."""
 
