@@ -223,8 +223,8 @@ def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
 GROUPS = (1, 2, 3, 8, 31, 32, 33, 70, 130)
 """Numbers of groups; a warp looks at 32 at once."""
 
-WALKS = ({}, {"cluster_m": 2}, {"cluster_n": 2}, {"schedule": "pingpong"}, {"scheduler": "dynamic"})
-WALKS += ({"schedule": "pingpong", "cluster_m": 2}, {"scheduler": "dynamic", "cluster_n": 2})
+WALKS: list[dict[str, Any]] = [{}, {"cluster_m": 2}, {"cluster_n": 2}, {"schedule": "pingpong"}]
+WALKS += [{"schedule": "pingpong", "cluster_m": 2}, {"scheduler": "dynamic"}, {"scheduler": "dynamic", "cluster_n": 2}]
 """What changes the walks over groups."""
 
 MOST_OF_B = 2**26
@@ -276,14 +276,14 @@ def _grouped_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair
         words = drawn_problem(rng, launched := varied(config, **launch), "bf16", "mn", shape)
         groups, step = rng.choice(GROUPS), FP8_STEP
         n, k = (-(-size // step) * step for size in (words.n, words.k))
-        sides, deep = {"m": words.m, "n": n, "k": k}, grouping.endswith("depth")
-        while groups > 1 and groups * n * (words.m if deep else k) > MOST_OF_B:
+        m, deep = words.m, grouping.endswith("depth")
+        while groups > 1 and groups * n * (m if deep else k) > MOST_OF_B:
             groups //= 2
         if grouping in ("batch", "masked"):
-            sides["m"] = groups * reachable(-(-words.m // groups))
+            m = groups * reachable(-(-m // groups))
         elif grouping == "masked_depth":
-            sides["k"] = groups * -(-k // groups)
-        problem = GroupedProblem(*sides.values(), dtype, layouts, promote=promote, groups=groups, grouping=grouping)
+            k = groups * -(-k // groups)
+        problem = GroupedProblem(m, n, k, dtype, layouts, promote=promote, groups=groups, grouping=grouping)
         data = rng.randrange(2**31)
         drawn = (Pair(way, problem, data, finish) for way in (launched, config))
         yield from islice((pair for pair in drawn if pair.legal), 1)

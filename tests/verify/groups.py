@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -135,20 +135,20 @@ def launching(
     outside = torch.ones(problem.m, dtype=torch.bool, device=device)
     for start, end in [] if deep else spans_of(problem, ends):
         outside[start:end] = False
-    given = {} if ends is None else {"ends": torch.tensor(ends, dtype=torch.int32, device=device)}
+    given: dict[str, Any] = {} if ends is None else {"ends": torch.tensor(ends, dtype=torch.int32, device=device)}
     residual = None if call.residual is None else call.residual.unflatten(0, (groups, -1))
     added = () if pair.finish is None else (call.bias, residual, call.scale)
     if scales is not None and pair.finish is not None:
         by_blocks = pair.finish.scales == "blocks"
-        scales = (scales[0].t(), scales[1]) if by_blocks else fp8.for_kernel(scales, pair.finish.scales)
+        given["scales"] = (scales[0].t(), scales[1]) if by_blocks else fp8.for_kernel(scales, pair.finish.scales)
 
     def launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         before = out.clone()
-        views = (
+        first, second, third = (
             matrix.unflatten(0, (groups, -1)) if apart else matrix
             for matrix, apart in zip((a, b, out), spread, strict=True)
         )
-        kernel(*views, *added, **given, **({} if scales is None else {"scales": scales}))
+        kernel(first, second, third, *added, **given)
         if not deep:
             bits = {2: torch.int16, 4: torch.int32}[out.element_size()]
             kept = outside[:, None] & (out.view(bits) == before.view(bits))

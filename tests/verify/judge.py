@@ -186,8 +186,10 @@ def scales_of(pair: Pair, device: str) -> fp8.Scales:
     """The scales of a pair of FP8, by which the product comes to where activations bend."""
     assert pair.finish is not None
     generator = torch.Generator(device).manual_seed(pair.seed + 2)
-    draw = groups.drawn_scales if isinstance(pair.problem, GroupedProblem) else fp8.drawn_scales
-    first, second = draw(pair.problem, pair.finish.scales, generator)
+    kind, problem = pair.finish.scales, pair.problem
+    of_groups = isinstance(problem, GroupedProblem)
+    draw: Any = groups.drawn_scales if of_groups else fp8.drawn_scales
+    first, second = draw(problem, kind, generator)
     return first.mul_(pair.problem.k**-0.5), second
 
 
