@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hopper_gemm.model.problem import OPERAND_BYTES, GemmProblem, shown, types_of
+
+if TYPE_CHECKING:
+    from hopper_gemm.model.kernel import Kernel
 
 GROUPINGS = ("rows", "batch", "depth", "masked", "masked_depth")
 """``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
@@ -83,6 +87,11 @@ class GroupedProblem(GemmProblem):
         else:
             n = self.groups * (-(-n // columns) * columns)
         return GemmProblem(m, n, k, self.dtype, self.layouts, promote=self.promote)
+
+    def even(self, kernel: Kernel) -> GemmProblem:
+        """The dense problem by which a kernel's time is predicted, all groups being of one size."""
+        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        return self.dense(*(sides[::-1] if kernel.swap_ab else sides))
 
     def __str__(self) -> str:
         return f"{self.groups} {self.grouping} of {super().__str__()}"

@@ -209,9 +209,7 @@ def _of_groups(problem: GroupedProblem, chip: Chip, finish: Finish | None) -> li
     offered = menu(False, True) if finish is not None and finish.gated else binaries()
     for kernel in dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered):
         if is_legal(kernel, problem, finish):
-            sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-            sides = sides[::-1] if kernel.swap_ab else sides
-            dense = [replace(problem, groups=max(1, problem.groups // spread)).dense(*sides) for spread in spreads]
+            dense = [replace(problem, groups=max(1, problem.groups // spread)).even(kernel) for spread in spreads]
             for way in launches(kernel):
                 ranked[way] = prod(predict(way, even, chip, finish=finish).seconds for even in dense)
     best: dict[Kernel, Kernel] = {}
