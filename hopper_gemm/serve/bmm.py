@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import register_flop_formula
@@ -110,16 +110,39 @@ def baddbmm(
     return torch.ops.hopper_gemm.baddbmm(input, batch1, batch2, float(beta), float(alpha), out_dtype)
 
 
-def _sum_of(
-    addend: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """The operator: by the kernel on a GPU, by :func:`torch.baddbmm` in fp32 elsewhere."""
-    out, matrix = _fake_sum_of(addend, a, b, beta, alpha, out_dtype), addend.expand(_shape(addend, a, b))
+class Addition(NamedTuple):
+    """Arguments of the operator: ``beta * addend + alpha * (a @ b)``."""
+
+    addend: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
+    beta: float = 1.0
+    alpha: float = 1.0
+    out_dtype: torch.dtype | None = None
+
+    def output(self) -> torch.Tensor:
+        """A new output of a call that fits; tensors may be fake."""
+        addend, a, b, _, _, out_dtype = self
+        check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
+        if b.dim() != 3:
+            raise MisfitError(f"batch2 must be (batch, k, n) but is {tuple(b.shape)}; give it as .expand()")
+        shape, dtype = (*a.shape[:-1], b.shape[-1]), out_dtype or a.dtype
+        if addend.dtype not in (a.dtype, dtype) or addend.device != a.device:
+            raise MisfitError(
+                f"input must be {dtype} on {a.device} but is {addend.dtype} on {addend.device}; use .to()"
+            )
+        sides = zip(addend.shape[::-1], shape[::-1], strict=False)
+        if addend.dim() > 3 or not all(own in (1, size) for own, size in sides):
+            raise MisfitError(f"input must broadcast to {tuple(shape)} but is {tuple(addend.shape)}; reshape it")
+        return a.new_empty(shape, dtype=dtype)
+
+
+@untraced
+def _sum_of(*given: Any, **named: Any) -> torch.Tensor:
+    """The operator: by the kernel on a GPU, else by torch, added to an fp32 product."""
+    call = Addition(*given, **named)
+    (addend, a, b, beta, alpha, _), out = call, call.output()
+    matrix = addend.expand(out.shape)
     if a.is_cuda and out.numel() and a.shape[-1] and a.dtype in DTYPES and not MODE.batch_invariant:
         plain = beta in (0, 1)
         target = out if plain else out.new_empty(out.shape, dtype=torch.float32)
@@ -131,39 +154,6 @@ def _sum_of(
             return target.to(out.dtype)
     product = torch.ops.hopper_gemm.bmm(a, b, torch.float32) * alpha
     return out.copy_(product + matrix.float() * beta if beta else product)
-
-
-def _shape(addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
-    """Sizes of the output.
-
-    Raises:
-        MisfitError: those of the addend do not broadcast to them.
-    """
-    shape = (*a.shape[:-1], b.shape[-1])
-    fits = addend.dim() <= 3 and all(
-        own in (1, size) for own, size in zip(addend.shape[::-1], shape[::-1], strict=False)
-    )
-    if not fits:
-        raise MisfitError(f"input must broadcast to {tuple(shape)} but is {tuple(addend.shape)}; reshape it")
-    return shape
-
-
-def _fake_sum_of(
-    addend: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """A new output of a call that fits."""
-    check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
-    if b.dim() != 3:
-        raise MisfitError(f"batch2 must be (batch, k, n) but is {tuple(b.shape)}; give it as .expand()")
-    dtype = out_dtype or a.dtype
-    if addend.dtype not in (a.dtype, dtype) or addend.device != a.device:
-        raise MisfitError(f"input must be {dtype} on {a.device} but is {addend.dtype} on {addend.device}; use .to()")
-    return a.new_empty(_shape(addend, a, b), dtype=dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -189,7 +179,9 @@ OPERATORS.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 for _key in ("CUDA", "CPU"):
-    OPERATORS.impl("baddbmm", untraced(_sum_of), _key)
-torch.library.register_fake(f"{NAMESPACE}::baddbmm", _fake_sum_of, lib=OPERATORS)
+    OPERATORS.impl("baddbmm", _sum_of, _key)
+torch.library.register_fake(
+    f"{NAMESPACE}::baddbmm", lambda *given, **named: Addition(*given, **named).output(), lib=OPERATORS
+)
 torch.library.register_autograd(f"{NAMESPACE}::baddbmm", _backward, setup_context=_save, lib=OPERATORS)
 register_flop_formula(torch.ops.hopper_gemm.baddbmm)(lambda _, a, b, *__, **___: 2 * a[0] * a[1] * a[2] * b[-1])

@@ -207,10 +207,10 @@ def batched(
     dtype = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype)
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
-        sizes, device = (batch * m, n, k), a.get_device()
+        problem = batch * m, n, k, dtype, layouts, False, 0, batch, "batch"
         finish = finish_of(Call(a, b, residual=residual, scale=scale))
         added = () if finish is None else (None, residual, scale)
-        kernel = kernel_of_groups(sizes, dtype, layouts, batch, "batch", finish, MODE.context, device, CHANGES.count)
+        kernel = kernel_of_groups(problem, finish, MODE.context, a.get_device(), CHANGES.count)
         kernel(a, b.mT, out, *added)
     return True
 
@@ -236,22 +236,10 @@ def along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def kernel_of_groups(
-    sizes: tuple[int, int, int],
-    dtype: str,
-    layouts: str,
-    groups: int,
-    grouping: str,
-    finish: Finish | None,
-    context: str,
-    device: int,
-    _: int,
-    promote: int = 0,
-) -> Any:
-    """The kernel of a problem with a finish in a context, until the tables change."""
-    problem = GroupedProblem(*sizes, dtype, layouts, promote=promote, groups=groups, grouping=grouping)
+def kernel_of_groups(problem: tuple[Any, ...], finish: Finish | None, context: str, device: int, _: int) -> Any:
+    """The kernel of the fields of a problem, with a finish, in a context, until the tables change."""
     with launches.loading_allowed():
-        return launches.kernel_for(problem, device, finish=finish)
+        return launches.kernel_for(GroupedProblem(*problem), device, finish=finish)
 
 
 # The operator -----------------------------------------------------------------------------------
@@ -278,11 +266,11 @@ class Grouped(NamedTuple):
     @property
     def grouping(self) -> str:
         """Of the problem."""
-        return ("masked_depth" if self.masked else "depth") if self.deep else "masked" if self.masked else "rows"
+        return ("masked_depth", "depth", "masked", "rows")[2 * (not self.deep) + (not self.masked)]
 
     def spans(self) -> list[tuple[int, int]]:
         """Where each group begins and ends, by offsets on the host."""
-        size, ends = self.a.shape[1 if self.deep else 0], self.offs.tolist()
+        size, ends = self.divided, self.offs.tolist()
         if self.masked:
             most = size // len(ends)
             return [(at * most, at * most + max(0, min(count, most))) for at, count in enumerate(ends)]
@@ -292,6 +280,11 @@ class Grouped(NamedTuple):
     def deep(self) -> bool:
         """True if groups divide k."""
         return self.b.dim() == 2
+
+    @property
+    def divided(self) -> int:
+        """Rows, or k, of all groups."""
+        return self.a.shape[1 if self.deep else 0]
 
     @property
     def following(self) -> Call:
@@ -332,8 +325,10 @@ def _check(call: Grouped) -> None:
         )
     deep = call.deep
     check_ends(offs, None if deep else b.shape[0], a.device, masked)
-    if masked and (size := a.shape[1 if deep else 0]) % max(1, offs.shape[0]):
-        raise MisfitError(f"masked groups must have equal distances but {offs.shape[0]} do not divide {size}; pad them")
+    if masked and call.divided % max(1, offs.shape[0]):
+        raise MisfitError(
+            f"masked groups must be of one size but {offs.shape[0]} do not divide {call.divided}; pad them"
+        )
     if a.device != b.device:
         raise MisfitError(f"mat_a and mat_b must be on one device but are on {a.device} and {b.device}; use .to()")
     if out_dtype not in (None, a.dtype, torch.float32):
@@ -368,9 +363,8 @@ def _on_cpu(*given: Any, **named: Any) -> torch.Tensor:
     """Products in fp32, finished, rounded once; zeros behind the last group."""
     call = Grouped(*given, **named)
     _check(call)
-    check_values(call.offs, call.a.shape[1 if call.deep else 0], call.masked)
-    a, b, *_ = call
-    out = call.output().zero_()
+    check_values(call.offs, call.divided, call.masked)
+    (a, b, *_), out = call, call.output().zero_()
     for group, (start, end) in enumerate(call.spans()):
         if call.deep:
             out[group] = a[:, start:end].float() @ b[start:end].float()
@@ -391,7 +385,7 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
     call = Grouped(*given, **named)
     _check(call)
     a, b, offs, _, bias, activation, _ = call
-    check_values(offs, a.shape[1 if call.deep else 0], call.masked)
+    check_values(offs, call.divided, call.masked)
     checks.check_device(a.device)
     (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], call.deep
     if m >= ROWS_MOST and not deep:
@@ -411,9 +405,8 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
     finish = finish_of(call.following)
     added = () if finish is None else (None if bias is None else aligned(bias), None, None)
     with torch.cuda.device(device):
-        kernel = kernel_of_groups(
-            (m, n, k), kind, layouts, groups, call.grouping, finish, MODE.context, device, CHANGES.count
-        )
+        problem = m, n, k, kind, layouts, False, 0, groups, call.grouping
+        kernel = kernel_of_groups(problem, finish, MODE.context, device, CHANGES.count)
         kernel(left, right, out, *added, ends=ends)
     return out
 

@@ -87,16 +87,13 @@ def scaled_mm(
         >>> y = hopper_gemm.scaled_mm(x, w.t(), sx, ROW, sw, ROW)                   # doctest: +SKIP
     """
     refuse_gradients(mat_a, mat_b, bias, out)
-    recipe, why = recipe_of(
-        *(mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b),
-        *(output_dtype, contraction_dim, use_fast_accum, promote),
-    )
+    given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
+    more = output_dtype, contraction_dim, use_fast_accum
+    recipe, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
-        more: tuple[Any, ...] = swizzle_a, swizzle_b, bias, output_dtype, contraction_dim, use_fast_accum
-        given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b
-        product = activated(torch.nn.functional.scaled_mm(*given, *more), activation)
+        product = activated(torch.nn.functional.scaled_mm(*given, bias, *more), activation)
         return product if out is None else out.copy_(product)
     settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
     if out is None:
@@ -114,21 +111,9 @@ class Recipe(NamedTuple):
     promote: int
 
 
-def recipe_of(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    recipe_a: Any,
-    scale_b: Any,
-    recipe_b: Any,
-    swizzle_a: Any,
-    swizzle_b: Any,
-    dtype: Any,
-    axes: Any,
-    fast: bool,
-    promote: int,
-) -> tuple[Recipe, str | None]:
-    """The scales of a call with torch's arguments, and why torch must run it; None if the kernel can.
+def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int) -> tuple[Recipe, str | None]:
+    """The scales of a call with torch's arguments, from the operands to the swizzles and from the output's type on, and
+    why torch must run it; None if the kernel can.
 
     Raises:
         ValueError: a promote that is none.
@@ -138,8 +123,8 @@ def recipe_of(
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if isinstance(fast, bool) and not fast and promote not in PROMOTED[1:]:
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    first, second = _single(scale_a), _single(scale_b)
-    recipes, swizzles = [_single(recipe_a), _single(recipe_b)], [_single(swizzle_a), _single(swizzle_b)]
+    (a, b), (first, recipe_a, second, recipe_b, *swizzles) = given[:2], map(_single, given[2:])
+    recipes = [recipe_a, recipe_b]
     refuse_gradients(first, second)
     why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
     scales = RECIPES.get(_names(recipes), "")

@@ -70,7 +70,7 @@ def scaled_grouped_mm(
     functional: Any = torch.nn.functional
     given = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
     more = output_dtype, contraction_dim, use_fast_accum
-    recipe, why = scaled.recipe_of(*given, *more, promote)
+    recipe, why = scaled.recipe_of(given, *more, promote)
     if why is None and (recipe.scales == "tensor" or (mat_a.dim(), mat_b.dim()) != (2, 3)):
         why = "mat_a and mat_b must be (rows, k) and (groups, k, n), scaled by row or by blocks; others are torch's"
     if why is not None:
@@ -143,9 +143,8 @@ def _on_gpu(*given: Any) -> torch.Tensor:
     kind, device = f"{scaled.OPERANDS[a.dtype]}_{scaled.OUTPUTS[dtype]}", a.get_device()
     out = a.new_empty((m, n), dtype=dtype)
     with torch.cuda.device(device):
-        kernel = kernel_of_groups(
-            (m, n, k), kind, "kk", groups, "rows", finish, MODE.context, device, CHANGES.count, promote
-        )
+        problem = m, n, k, kind, "kk", False, promote, groups, "rows"
+        kernel = kernel_of_groups(problem, finish, MODE.context, device, CHANGES.count)
         left, right, ends = along(a, True), along(b.mT, True), scaled.aligned(offs)
         kernel(left, right, out, added, None, None, scales=both, ends=ends)
     return out

@@ -407,7 +407,7 @@ def wrong_calls():
             ValueError,
             r"counts must be \(4,\) torch.int32, the rows of each",
         ),
-        (lambda: operator(a[:38], b, offs, masked=True), ValueError, "masked groups must have equal distances but 4"),
+        (lambda: operator(a[:38], b, offs, masked=True), ValueError, "masked groups must be of one size but 4"),
     ]
 
 
