@@ -141,10 +141,10 @@ def explain(
     sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
-    """Explain what matmul runs for a problem, and what limits it; with --groups what grouped_mm or bmm runs.
+    """Explain what matmul runs for a problem, and what limits it.
 
-    With --set another config is explained: whether it can run, what it takes of an SM, what the chip allows. No GPU is
-    needed.
+    With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
+    takes of an SM, what the chip allows. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.model.grouped import GroupedProblem

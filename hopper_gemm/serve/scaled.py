@@ -88,7 +88,7 @@ def scaled_mm(
     """
     refuse_gradients(mat_a, mat_b, bias, out)
     given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
-    more = output_dtype, contraction_dim, use_fast_accum
+    more: tuple[Any, ...] = output_dtype, contraction_dim, use_fast_accum
     recipe, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
