@@ -88,12 +88,13 @@ def scaled_mm(
     """
     refuse_gradients(mat_a, mat_b, bias, out)
     given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
-    more: tuple[Any, ...] = output_dtype, contraction_dim, use_fast_accum
+    more = output_dtype, contraction_dim, use_fast_accum
+    functional: Any = torch.nn.functional
     recipe, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
-        product = activated(torch.nn.functional.scaled_mm(*given, bias, *more), activation)
+        product = activated(functional.scaled_mm(*given, bias, *more), activation)
         return product if out is None else out.copy_(product)
     settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
     if out is None:
