@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.ahead.prebuild import prebuild
     from hopper_gemm.serve.ahead.warmup import warmup
     from hopper_gemm.serve.background import compiling
-    from hopper_gemm.serve.bmm import bmm
+    from hopper_gemm.serve.bmm import baddbmm, bmm
     from hopper_gemm.serve.fallback import fallback, while_compiling
-    from hopper_gemm.serve.grouped_mm import grouped_mm
-    from hopper_gemm.serve.kernels import batch_invariant, chained
+    from hopper_gemm.serve.grouped_mm import grouped_mm, grouped_swiglu
+    from hopper_gemm.serve.kernels import batch_invariant, chained, checked_offsets
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
     from hopper_gemm.serve.scaled import scaled_mm
+    from hopper_gemm.serve.scaled_grouped_mm import scaled_grouped_mm
     from hopper_gemm.tune.autotune import autotune
     from hopper_gemm.tune.measure.paired import bench
 
@@ -35,18 +36,22 @@ __all__ = [
     "GemmConfig",
     "GemmProblem",
     "autotune",
+    "baddbmm",
     "batch_invariant",
     "bench",
     "bmm",
     "chained",
+    "checked_offsets",
     "compiling",
     "fallback",
     "grouped_mm",
+    "grouped_swiglu",
     "inductor",
     "linear",
     "matmul",
     "patch",
     "prebuild",
+    "scaled_grouped_mm",
     "scaled_mm",
     "swiglu",
     "use_table",
@@ -56,18 +61,22 @@ __all__ = [
 
 _SERVED = {
     "autotune": "hopper_gemm.tune.autotune",
+    "baddbmm": "hopper_gemm.serve.bmm",
     "batch_invariant": "hopper_gemm.serve.kernels",
     "bench": "hopper_gemm.tune.measure.paired",
     "bmm": "hopper_gemm.serve.bmm",
     "chained": "hopper_gemm.serve.kernels",
+    "checked_offsets": "hopper_gemm.serve.kernels",
     "compiling": "hopper_gemm.serve.background",
     "fallback": "hopper_gemm.serve.fallback",
     "grouped_mm": "hopper_gemm.serve.grouped_mm",
+    "grouped_swiglu": "hopper_gemm.serve.grouped_mm",
     "inductor": "hopper_gemm.serve.inductor",
     "linear": "hopper_gemm.serve.linear",
     "matmul": "hopper_gemm.serve.matmul",
     "patch": "hopper_gemm.serve.patch",
     "prebuild": "hopper_gemm.serve.ahead.prebuild",
+    "scaled_grouped_mm": "hopper_gemm.serve.scaled_grouped_mm",
     "scaled_mm": "hopper_gemm.serve.scaled",
     "swiglu": "hopper_gemm.serve.linear",
     "use_table": "hopper_gemm.model.lookup",

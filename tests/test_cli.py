@@ -206,6 +206,19 @@ def test_explain_can_be_asked_about_every_parameter():
     assert (found["pdl"], found["reverse_k"], found["multicast"], found["cluster_m"]) == (True, True, "alternate", 2)
 
 
+@pytest.mark.parametrize(("grouping", "layouts"), [("rows", "kk"), ("masked", "kn"), ("batch", "mn"), ("depth", "mn")])
+def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
+    given = "4096", "2048", "4096", "--groups", "8", "--grouping", grouping, "--layouts", layouts
+    facts = json.loads(run("explain", *given, "--json").stdout)
+    assert facts["problem"].items() >= {"groups": 8, "grouping": grouping}.items()
+    assert facts["legal"]
+    assert facts["matmul"]["how"] == "model"
+    assert facts["predicted_us"] > facts["limit_us"] * 0.9
+    text = run("explain", *given).stdout
+    assert f"on 8 {grouping} of 4096x2048x4096 bf16: legal" in text
+    assert "  picked      this; the model's choice" in text
+
+
 def test_explain_tells_what_a_program_needs():
     done = run("explain", "4096", "4096", "4096", "--set", "tile_m=256", "--set", "tile_n=128", "--json")
     found = json.loads(done.stdout)

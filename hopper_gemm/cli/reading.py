@@ -140,6 +140,10 @@ def explain(
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
+    groups: Annotated[int | None, typer.Option(help="Number of groups or matrices of a product of such.")] = None,
+    grouping: Annotated[
+        str, typer.Option(help="What groups are: rows, batch, depth, masked or masked_depth.")
+    ] = "rows",
     gpu: options.Kind = None,
     sms: options.Sms = None,
     long: options.Long = False,
@@ -147,14 +151,16 @@ def explain(
 ) -> None:
     """Explain what matmul runs for a problem, and what limits it.
 
-    With --set another config is explained: whether it can run, what it takes of an SM, what the chip allows. No GPU is
-    needed.
+    With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
+    takes of an SM, what the chip allows. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
+    from hopper_gemm.model.grouped import GroupedProblem
+    from hopper_gemm.model.kernel import Kernel
     from hopper_gemm.model.lookup import find, tables
     from hopper_gemm.model.menu import choices
-    from hopper_gemm.model.predict import predict
+    from hopper_gemm.model.predict import Prediction, predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.tables.explain import explain as explained
@@ -162,13 +168,20 @@ def explain(
 
     sizes = GemmProblem(m, n, k, layouts=layouts, batch_invariant=batch_invariant)
     (problem,) = options.with_recipe([sizes], dtype, scales, promote)
+    if groups is not None:
+        problem = GroupedProblem(m, n, k, problem.dtype, layouts, batch_invariant, groups=groups, grouping=grouping)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
     explanation = explained(config, problem, chip)
     others = () if served.entry else choices(problem, CONSIDERED, chip=chip)
-    considered = [(candidate, predict(candidate, problem, chip)) for candidate in others]
+
+    def predicted(kernel: Kernel) -> Prediction:
+        even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
+        return predict(kernel, even, chip)
+
+    considered = [(candidate, predicted(candidate)) for candidate in others]
     found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
@@ -189,15 +202,19 @@ def explain(
         source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names
             source += f", measured on an {served.entry.gpu}"
-    predicted = predict(served.config, problem, chip).seconds * 1e6
-    other = f"{served.config}, {predicted:.1f} us predicted; " if settings else "this; "
+    seconds = predicted(served.config).seconds
+    other = f"{served.config}, {seconds * 1e6:.1f} us predicted; " if settings else "this; "
     for candidate, prediction in considered:
         print(spell(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}"))
     if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
-        meanwhile = "the first call compiles it" if batch_invariant else "torch multiplies until a process compiled it"
+        meanwhile = (
+            "the first call compiles it"
+            if batch_invariant or groups
+            else "torch multiplies until a process compiled it"
+        )
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
-    print(spell(f"  {'scaled_mm' if scales else 'matmul':11} {other}{source}"))
+    print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
 
 
 @command

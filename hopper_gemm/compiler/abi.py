@@ -33,7 +33,7 @@ class Argument:
     blocks: tuple[str, ...] = ()
 
 
-MATRICES = (  # of groups with one axis more, the group, before these: b of rows, c of depth, all of a batch
+MATRICES = (  # of groups with one axis more, the group, before these: b of rows and masked, c of depth, of a batch all
     Argument("a", "operand", ("m", "k"), "contiguous along one axis"),
     Argument("b", "operand", ("rows of b", "k"), "n rows, gated 2 n; contiguous along one axis"),
     Argument("c", "out", ("m", "n"), "n contiguous; written whole"),
@@ -51,17 +51,26 @@ WORKSPACE = (
     Argument("words", "int32", ("words",), "zero between launches; see there", "workspace"),
 )
 FINISH = (
-    Argument("bias", "bias", ("n",), "at a multiple of 16 bytes", "bias"),
-    Argument("residual", "out", ("m", "n"), "n contiguous, rows at multiples of 16 bytes", "residual"),
+    Argument("bias", "bias", ("n",), "at a multiple of 16 bytes; of groups one after the other", "bias"),
+    Argument("residual", "out", ("m", "n"), "as c, rows at multiples of 16 bytes", "residual"),
     Argument("scale", "fp32", (), "the factor", "scale"),
 )
 OBSERVER = (Argument("readings", "int32", ("ctas", "roles", "words of a role"), "zero before a launch", "observer"),)
 SCALES = (
     Argument("scale_a", "fp32", ("scales of a",), "one, or m; at a multiple of 16 bytes", "scales", ("k blocks", "m")),
-    Argument("scale_b", "fp32", ("scales of b",), "one, or n; likewise", "scales", ("n blocks", "filled k blocks")),
+    Argument(
+        "scale_b",
+        "fp32",
+        ("scales of b",),
+        "one, or n; likewise; of each group",
+        "scales",
+        ("n blocks", "filled k blocks"),
+    ),
 )
 
-ENDS = (Argument("ends", "int32", ("groups",), "where each group ends, in rows or along k; see kernel.groups", "ends"),)
+ENDS = (
+    Argument("ends", "int32", ("groups",), "ends of groups, in rows or along k, or counts; see kernel.groups", "ends"),
+)
 
 ARGUMENTS = (*MATRICES, *ORDER, *WORKSPACE, *FINISH, *OBSERVER, *SCALES, *ENDS)
 """All arguments, in their order."""

@@ -60,7 +60,7 @@ def compile_kernel(
     watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
-    parts["ends"] = grouping in ("rows", "depth")
+    parts["ends"] = grouping not in ("", "batch")
     sizes: dict[str, Any] = defaultdict(cute.sym_int, {"roles": watching.roles, "words of a role": watching.words})
     if not finish.gated:
         sizes["rows of b"] = sizes["n"]
@@ -68,12 +68,15 @@ def compile_kernel(
     types = TYPES | {"operand": element, "out": out, "bias": wide}
     ways: dict[str, dict[str, Any]] = {name: {"by_rows": axis != "k"} for name, axis in zip("ab", layouts, strict=True)}
     ways["c"] = {"align": out.width // 8} if scattered else {}
-    ways["scale_a"] = ways["scale_b"] = {"align": Float32.width // 8}
-    for name in {"rows": "b", "batch": "abc", "depth": "c"}.get(grouping, ""):
+    ways |= {"scale_a": {"align": Float32.width // 8}, "scale_b": {"align": Float32.width // 8}, "residual": {}}
+    of_groups = {"rows": ["b", "scale_b"], "batch": ["a", "b", "c", "residual"], "depth": ["c"]}
+    for name in of_groups.get(grouping.replace("masked_", "").replace("masked", "rows"), ()):
         ways[name]["groups"] = sizes["groups"]
 
     def fake(argument: abi.Argument) -> Any:
         names = argument.blocks if finish.scales == "blocks" and argument.blocks else argument.shape
+        if grouping and argument.name == "bias":
+            names = ("n of all groups",)
         dtype, shape = types[argument.dtype], [sizes[name] for name in names]
         if len(shape) == 2:
             return _matrix(dtype, *shape, **ways.get(argument.name, {}))

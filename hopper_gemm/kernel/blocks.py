@@ -33,7 +33,7 @@ class BlockScales:
 
     Args:
         a: (blocks of k, m), m contiguous.
-        b: (blocks of n, blocks of k), k contiguous.
+        b: (blocks of n, blocks of k) or with groups behind, k contiguous.
         share_m, share_n: rows and columns of the share.
         down, across: rows and columns of the tile before the share.
         thread: within the warpgroup.
@@ -41,6 +41,7 @@ class BlockScales:
         k_first: the first block of k.
         rows, columns: row of A of each of A's scales, block of n of each of B's.
         left: columns of the share before the second block of n.
+        group: of the tile; None without groups.
     """
 
     a: cute.Tensor
@@ -56,6 +57,7 @@ class BlockScales:
     rows: tuple[Int32, ...] = ()
     columns: tuple[Int32, ...] = ()
     left: Int32 | int = 0
+    group: Int32 | None = None
 
     @classmethod
     def of(cls, a: cute.Tensor, b: cute.Tensor, share: tuple[int, int], before: tuple, thread: Int32) -> Self:
@@ -96,6 +98,8 @@ class BlockScales:
         at = Int64(self.k_first + k_block)
         a = self.a.iterator.toint() + at * Int64(self.a.stride[0]) * BYTES
         b = self.b.iterator.toint() + at * BYTES
+        if self.group is not None:
+            b = b + Int64(self.group) * Int64(self.b.stride[2]) * BYTES
         for i, row in enumerate(self.rows):
             self.ahead[i] = read(a + Int64(row) * BYTES)
         for i, block in enumerate(self.columns):

@@ -39,6 +39,7 @@ class Region:
         rows, columns: of the share, in chunks, down and across.
         row, column: of the output, with which the share begins.
         plane: third coordinate of an output of groups, or None.
+        shift: from rows of C to rows of its ragged form, by which it is stored.
     """
 
     rows: int
@@ -46,6 +47,7 @@ class Region:
     row: Int32
     column: Int32
     plane: Int32 | None = None
+    shift: Int32 | int = 0
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,8 @@ class TmaTarget:
 
     def output_from(self, region: Region) -> cute.Tensor:
         """The output from a region on, whose first chunk begins there."""
-        within = (region.row, region.column) if self.transposed else (region.column, region.row)
+        row, column, shift = region.row, region.column, region.shift
+        within = (row, column + shift) if self.transposed else (column, row + shift)
         plane = () if region.plane is None else (region.plane,)
         return cute.domain_offset(((within, 0), (0, 0, *plane)), self.output)
 
@@ -280,9 +283,10 @@ class Epilogue:
         """True if a step multiplies columns by others."""
         return any(isinstance(step, Gate) for step in self.steps)
 
-    def of_tile(self, column: Int32) -> Epilogue:
-        """The epilogue of the tile of C that begins with a column, whose bias is read before its main loop."""
-        return replace(self, steps=tuple(step.of_tile(column) for step in self.steps))
+    def of_tile(self, column: Int32, group: Int32 | None) -> Epilogue:
+        """The epilogue of the tile of C, or of a group, that begins with a column, whose bias is read before its main
+        loop."""
+        return replace(self, steps=tuple(step.of_tile(column, group) for step in self.steps))
 
     def sync(self) -> None:
         """A barrier of this consumer's four warps."""

@@ -88,7 +88,7 @@ class HopperGemm:
         promotion           of FP8 sums to fp32 registers, every few stages
         sums                of split-K parts: none, in a cluster, through a workspace
         walk                over the items: static, alternating (pingpong), dynamic
-        grouping            none, rows, batch, depth; whole tiles without a finish (:mod:`hopper_gemm.kernel.groups`)
+        grouping            none, rows, batch, depth, masked; whole tiles (:mod:`hopper_gemm.kernel.groups`)
         observer            of every role: a meter, a trace
 
     Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
@@ -168,7 +168,7 @@ class HopperGemm:
         """Launch on a stream; :mod:`hopper_gemm.compiler.abi` declares the other arguments."""
         config = self.config
         if cutlass.const_expr(self.grouping != ""):
-            a, b, c = (behind(tensor) for tensor in (a, b, c))
+            a, b, c, residual, scale_b = (behind(tensor) for tensor in (a, b, c, residual, scale_b))
         if cutlass.const_expr(config.swap_ab):
             a, b, scale_a, scale_b = b, a, scale_b, scale_a
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0, 2] if cute.rank(c) == 3 else [1, 0]))
@@ -180,11 +180,13 @@ class HopperGemm:
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), self.tile_k)
         of_parts = (parts, by_part, k_tiles) if cutlass.const_expr(config.parts_at_launch) else ()
         raster = self.raster.of(tiles_m, tiles_n, *order, clusters, *of_parts)
-        if cutlass.const_expr(self.grouping in ("batch", "depth")):
-            raster = GroupRaster.of_batch(raster, clusters, cute.size(c, mode=[2]), ends, cute.size(a, mode=[1]))
-        elif cutlass.const_expr(self.grouping == "rows"):
+        masked = self.grouping.startswith("masked")
+        if cutlass.const_expr(self.groups_rows):
             m, across = (cute.size(c, mode=[1]), tiles_m) if config.swap_ab else (cute.size(c, mode=[0]), tiles_n)
-            raster = GroupRaster.of_rows(raster, clusters, ends, m, across, swizzle)
+            raster = GroupRaster.of_rows(raster, clusters, ends, m, across, swizzle, masked)
+        elif cutlass.const_expr(self.grouping != ""):
+            k = cute.size(a, mode=[1])
+            raster = GroupRaster.of_batch(raster, clusters, cute.size(c, mode=[2]), ends, k, masked)
         edge = self._edge(a, c, residual) if cutlass.const_expr(self._moves_back) else None
         workspace = Workspace(sums, words) if cutlass.const_expr(config.has_workspace) else None
         self.kernel(raster, k_tiles, edge, workspace, operands, output, readings).launch(
@@ -354,7 +356,7 @@ class HopperGemm:
             row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
             region = Region(rows, columns, row, column)
             if cutlass.const_expr(self.grouping != ""):
-                region = item.region(region, config.swap_ab)
+                region = item.region(region)
             self._store(tile_loop, state, item, parts, region)
             seen = seen.at("stored")
             if cutlass.const_expr(pingpong):
@@ -390,9 +392,14 @@ class HopperGemm:
         return GroupScheduler if self.grouping else self.scheduler
 
     @property
+    def groups_rows(self) -> bool:
+        """True if groups are rows of one C."""
+        return self.grouping in ("rows", "masked")
+
+    @property
     def _moves_back(self) -> bool:
         """True if last tiles may move back; in groups of rows each group has its own."""
-        return self.config.may_move_back and self.grouping != "rows"
+        return self.config.may_move_back and not self.groups_rows
 
     def _of_group(self, fill: Fill, item: Item) -> Fill:
         """The producer's loop for an item, in whose group it loads."""
@@ -413,7 +420,7 @@ class HopperGemm:
 
     def _operands(self, a: cute.Tensor, b: cute.Tensor) -> Operands:
         """Both operands with their TMA loads. On the host."""
-        if self.grouping == "depth":
+        if self.grouping.endswith("depth"):
             a, b = ragged_depth(a), ragged_depth(b)
         load_a, load_b = self.a.load_atom(a), self.b.load_atom(b)
         return Operands(load_a.atom, load_a.tma_tensor, load_b.atom, load_b.tma_tensor)
@@ -422,7 +429,7 @@ class HopperGemm:
         """C with its TMA store, if TMA stores it. On the host."""
         if self.scattered:
             return Output(None, c)
-        store = self.chunks.store_atom(ragged(c, self.config.swap_ab) if self.grouping == "rows" else c)
+        store = self.chunks.store_atom(ragged(c, self.config.swap_ab) if self.groups_rows else c)
         return Output(store.atom, store.tma_tensor)
 
     # What the roles use ----------------------------------------------------------------------
@@ -520,9 +527,10 @@ class HopperGemm:
 
     def _of_tile(self, loop: Mainloop, item: Item, row: Int32, column: Int32) -> Mainloop:
         """The main loop for an item, whose output tile is at a row and column."""
+        group = item.group if self.grouping else None
         if loop.promotion is not None:
-            loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first))
-        return replace(loop, epilogue=loop.epilogue.of_tile(column))
+            loop = replace(loop, promotion=loop.promotion.of_tile(row, column, item.k_first, group))
+        return replace(loop, epilogue=loop.epilogue.of_tile(column, group))
 
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Wait, in kernels whose consumers start one behind the other."""
@@ -551,7 +559,10 @@ class HopperGemm:
         steps: list[Step] = []
         if finish.scales in ("tensor", "row"):
             sides = output.row_scales, output.column_scales
-            down, across = (Addend.of(side, Int32(1), cute.size(side)) for side in sides)
+            sizes = [cute.size(side) for side in sides]
+            if self.grouping:  # the scales of B follow one another group by group
+                sizes[0 if swapped else 1] = size[1]
+            down, across = (Addend.of(side, Int32(1), length) for side, length in zip(sides, sizes, strict=True))
             steps.append(Scales(down, across, finish.scales == "tensor", swapped))
         if finish.scale:
             steps.append(Scale(output.scale))

@@ -4,6 +4,9 @@
     batch   C[g] = A[g] @ B[g]                     matrices of one size
     depth   C[g] = A[:, k of g] @ B[k of g]        k of g: likewise; A contiguous along m, B along n
 
+``masked`` and ``masked_depth`` are rows and depth whose groups begin at equal distances; a count on the device says how
+many rows, or how much of k, a group has.
+
 A, B and C of groups have a third mode, the group, and TMA tensors of rank 3; A and C of ``rows`` have none in memory. A
 group of ``rows`` may end anywhere and may be empty. What a tile loads beyond its group belongs to the next one, and is
 not stored: an element of C depends on its own row of A alone. The store goes through a TMA tensor whose rows end at
@@ -17,6 +20,7 @@ What a stage of ``depth`` loads behind its group would be added: TMA reads zeros
 
 Ends are data. They are clamped to the rows of C, and one that falls below an earlier one counts as that: whatever they
 are, nothing outside is read or written, and no row is written by two groups. Rows behind the last end are not written.
+Counts are clamped to the distance, and rows behind a count are not written.
 """
 
 from __future__ import annotations
@@ -46,9 +50,9 @@ LAST = 2**31 - 1
 """Number of a tile behind all others."""
 
 
-def behind(tensor: cute.Tensor) -> cute.Tensor:
-    """A tensor of groups with the group as its last mode; a matrix unchanged. On the host."""
-    if cute.rank(tensor) == 2:
+def behind(tensor: cute.Tensor | None) -> cute.Tensor | None:
+    """A tensor of groups with the group as its last mode; a matrix, a vector or None unchanged. On the host."""
+    if tensor is None or cute.rank(tensor) < 3:
         return tensor
     return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 2, 0]))
 
@@ -77,9 +81,10 @@ class GroupRaster(Raster):
         groups_in_all: their number.
         by_matrix: divisor: the tiles of a matrix of a batch, or of C of a group along k; None for groups of rows.
         ends: address of the groups' ends; None for a batch.
-        most: rows of C, or k.
+        most: rows of C, or k; of masked groups those of a group.
         across: cluster tiles across C.
         abreast: of them that advance together.
+        masked: True if ends are counts.
     """
 
     groups_in_all: Int32 | None = None
@@ -88,24 +93,36 @@ class GroupRaster(Raster):
     most: Int32 | None = None
     across: Int32 | None = None
     abreast: Int32 | None = None
+    masked: bool = False
 
     @staticmethod
-    def of_batch(plain: Raster, clusters: Int32, count: Int32, ends: cute.Tensor | None, k: Int32) -> GroupRaster:
+    def of_batch(
+        plain: Raster, clusters: Int32, count: Int32, ends: cute.Tensor | None, k: Int32, masked: bool
+    ) -> GroupRaster:
         """The order of ``count`` matrices of C, each in a plain order; with ends of groups along k. On the host."""
         every = plain.tiles * count
         changed = vars(plain) | {"clusters": cutlass.min(clusters, every), "all_parts": every}
         by_matrix, deep = cute.FastDivmodDivisorV2(plain.tiles), ends is not None
-        more = {"ends": ends.iterator.toint(), "most": k} if deep else {}
+        most = k // count if masked else k
+        more = {"ends": ends.iterator.toint(), "most": most, "masked": masked} if deep else {}
         return GroupRaster(**_fields(changed), groups_in_all=count, by_matrix=by_matrix, **more)
 
     @staticmethod
-    def of_rows(plain: Raster, clusters: Int32, ends: cute.Tensor, m: Int32, across: Int32, swizzle: Int32):
+    def of_rows(
+        plain: Raster, clusters: Int32, ends: cute.Tensor, m: Int32, across: Int32, swizzle: Int32, masked: bool
+    ) -> GroupRaster:
         """The order of groups of rows, in launches of at most as many clusters as there can be tiles: each group but
         one adds a row of tiles to those of all rows together, whose order is the plain one. On the host."""
         count = cute.size(ends)
         changed = vars(plain) | {"clusters": cutlass.min(clusters, plain.tiles + count * across)}
-        at, abreast = ends.iterator.toint(), cutlass.min(swizzle, across)
-        return GroupRaster(**_fields(changed), groups_in_all=count, ends=at, most=m, across=across, abreast=abreast)
+        walk = {"across": across, "abreast": cutlass.min(swizzle, across), "masked": masked}
+        at, most = ends.iterator.toint(), m // count if masked else m
+        return GroupRaster(**_fields(changed), groups_in_all=count, ends=at, most=most, **walk)
+
+    def span(self, group: Int32) -> tuple[Int32, Int32]:
+        """Where a masked group begins and ends."""
+        start = group * self.most
+        return start, start + cutlass.max(end_of(self, group), 0)
 
 
 def _fields(values: dict[str, Any]) -> dict[str, Any]:
@@ -133,13 +150,11 @@ class GroupItem(Item):
         planes = own, (self.group,)
         return loads.of_group(*(planes[::-1] if swapped else planes), 0)
 
-    def region(self, region: Region, swapped: bool) -> Region:
-        """A region of C as the TMA store counts it."""
+    def region(self, region: Region) -> Region:
+        """A region of C with what the TMA store needs of the group."""
         if self.end is None:
             return replace(region, plane=self.group)
-        shift = BEYOND - self.end
-        side = {"column": region.column + shift} if swapped else {"row": region.row + shift}
-        return replace(region, plane=self.end, **side)
+        return replace(region, plane=self.end, shift=BEYOND - self.end)
 
 
 @dataclass(frozen=True)
@@ -191,10 +206,15 @@ class DepthWalk(BatchWalk):
     def item(self, at: Int32) -> DepthItem:
         """The item at a place: of an empty group one stage."""
         group, tile = divmod(at, self.raster.by_matrix)
-        start, stop = self._reached(group - 1), self._reached(group)
+        start, stop = self._span(group)
         depth = stop - start
         stages = cutlass.max((depth + (self.tile_k - 1)) // self.tile_k, Int32(1))
         return DepthItem(tile, 0, 0, stages, group, depth=depth, stop=stop)
+
+    def _span(self, group: Int32) -> tuple[Int32, Int32]:
+        if self.raster.masked:
+            return self.raster.span(group)
+        return self._reached(group - 1), self._reached(group)
 
     @cute.jit
     def _reached(self, last: Int32) -> Int32:
@@ -290,10 +310,15 @@ class RowsWalk(Walk):
         tiles = self._down(end - start) * raster.across
         while (group < raster.groups_in_all) & (at.index >= base + tiles):
             group, base = group + 1, base + tiles
-            own_end = cutlass.max(end_of(raster, cutlass.min(group + lane, raster.groups_in_all - 1)), end)
-            for apart in cutlass.range_constexpr(5):
-                own_end = cutlass.max(own_end, cute.arch.shuffle_sync_up(own_end, 1 << apart))
-            own_start = cutlass.select_(lane == 0, end, cute.arch.shuffle_sync_up(own_end, 1))
+            own = cutlass.min(group + lane, raster.groups_in_all - 1)
+            if cutlass.const_expr(raster.masked):
+                own_start, own_end = raster.span(own)
+                own_end = cutlass.select_(own == group + lane, own_end, own_start)
+            else:
+                own_end = cutlass.max(end_of(raster, own), end)
+                for apart in cutlass.range_constexpr(5):
+                    own_end = cutlass.max(own_end, cute.arch.shuffle_sync_up(own_end, 1 << apart))
+                own_start = cutlass.select_(lane == 0, end, cute.arch.shuffle_sync_up(own_end, 1))
             own_tiles = self._down(own_end - own_start) * raster.across
             through = own_tiles
             for apart in cutlass.range_constexpr(5):
@@ -308,8 +333,8 @@ class RowsWalk(Walk):
 
 
 def end_of(raster: GroupRaster, group: Int32) -> Int32:
-    """Where a group ends, at most at the end of all. Not through the read-only cache: with PDL the launch before may
-    write it while this one runs."""
+    """Where a group ends, at most at the end of all; its count if groups are masked. Not through the read-only cache:
+    with PDL the launch before may write it while this one runs."""
     at = raster.ends + Int64(group) * 4
     end = inline_ptx("ld.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[at])
     return cutlass.min(end, raster.most)

@@ -244,18 +244,18 @@ class GatedLoad(OperandLoad):
 
     def source_from(self, first_row: Int32) -> cute.Tensor:
         """The source from a row of gate and up on."""
-        return cute.domain_offset((((0, first_row), 0), (0, 0, 0)), self.source)
+        return cute.domain_offset((((0, first_row), 0), (0, 0, 0, *self.planes)), self.source)
 
     def at(self, part: Int32 | int, depth: Int32) -> tuple:
         """Place in the source of a slice of a tile that begins with the source."""
         half = self.slices // 2
-        return part % half, depth, part // half
+        return part % half, depth, part // half, *(0 for _ in self.planes)
 
 
 @dataclass(frozen=True)
 class GatedOperand(Operand):
-    """Gate and up weights, (2 f, depth), gate rows first, contiguous along their depth; a tile is as many rows of the
-    one as of the other."""
+    """Gate and up weights, (2 f, depth) or with groups behind, gate rows first, contiguous along their depth; a tile is
+    as many rows of the one as of the other."""
 
     loading = GatedLoad
 
@@ -266,7 +266,10 @@ class GatedOperand(Operand):
         return slices if slices % 2 == 0 else 2 * slices
 
     def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:
-        """The TMA load of one box of the matrix seen as (f, depth, 2). On the host."""
+        """The TMA load of one box of the matrix seen as (f, depth, 2), or with groups behind. On the host."""
         rows, pitch = cute.size(matrix, mode=[0]) // 2, matrix.stride[0]
-        layout = cute.make_layout((rows, matrix.shape[1], 2), stride=(pitch, 1, Int64(rows) * pitch))
+        shape, stride = (rows, matrix.shape[1], 2), (pitch, 1, Int64(rows) * pitch)
+        if cute.rank(matrix) == 3:
+            shape, stride = (*shape, matrix.shape[2]), (*stride, matrix.stride[2])
+        layout = cute.make_layout(shape, stride=stride)
         return super().load_atom(cute.make_tensor(matrix.iterator, layout))

@@ -44,9 +44,11 @@ class Promotion:
     stages: int
     scales: BlockScales | None = None
 
-    def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Promotion:
-        """The promotion for the output tile at a row and column, from a stage on."""
-        return self if self.scales is None else replace(self, scales=self.scales.of_tile(row, column, k_first))
+    def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int, group: Int32 | None) -> Promotion:
+        """The promotion for the output tile at a row and column, of a group if there are some, from a stage on."""
+        if self.scales is None:
+            return self
+        return replace(self, scales=replace(self.scales.of_tile(row, column, k_first), group=group))
 
     @cute.jit
     def multiply_tile(self, loop: Any, state: RingState, k_tiles: Int32, turn: Any) -> RingState:

@@ -85,6 +85,7 @@ class Addend:
         pitch: bytes from row to row of C; 0 for a vector.
         m, n: of C.
         dtype: of the elements.
+        apart: bytes from group to group.
     """
 
     address: Int64
@@ -92,13 +93,20 @@ class Addend:
     m: Int32
     n: Int32
     dtype: type[cutlass.Numeric]
+    apart: Int64 | int = 0
 
     @staticmethod
     def of(tensor: cute.Tensor, m: Int32, n: Int32) -> Addend:
-        """The addend of a tensor (n,) or (m, n), n contiguous."""
-        dtype, matrix = tensor.element_type, cute.rank(tensor) == 2
-        pitch = Int64(tensor.stride[0]) * (dtype.width // 8) if matrix else 0
-        return Addend(tensor.iterator.toint(), pitch, m, n, dtype)
+        """The addend of a tensor (n,) or (m, n), n contiguous; of groups (groups * n,) or (m, n, groups)."""
+        dtype, rank = tensor.element_type, cute.rank(tensor)
+        size = dtype.width // 8
+        pitch = Int64(tensor.stride[0]) * size if rank > 1 else 0
+        apart = Int64(tensor.stride[2] if rank > 2 else n) * size
+        return Addend(tensor.iterator.toint(), pitch, m, n, dtype, apart)
+
+    def of_group(self, group: Int32 | None) -> Addend:
+        """The addend of a group; itself where there are none."""
+        return self if group is None else replace(self, address=self.address + Int64(group) * self.apart)
 
     def at(self, row: Int32, column: Int32) -> Int64:
         """Address of an element."""
@@ -170,8 +178,9 @@ class Chunk:
 class Step:
     """A step that reads nothing for a tile or a chunk."""
 
-    def of_tile(self, column: Int32) -> Self:
-        """The step for the tile of C that begins with a column, what it needs of global memory being read meanwhile."""
+    def of_tile(self, column: Int32, group: Int32 | None) -> Self:
+        """The step for the tile of C, or of a group, that begins with a column, what it needs of global memory being
+        read meanwhile."""
         return self
 
     def of_chunk(self, chunk: Chunk) -> Self:
@@ -199,6 +208,11 @@ class Scales(Step):
     whole: bool
     transposed: bool
     factors: tuple[Float32, ...] = ()
+
+    def of_tile(self, column: Int32, group: Int32 | None) -> Scales:
+        """The step with the scales of B of a group."""
+        side = "rows" if self.transposed else "columns"
+        return replace(self, **{side: getattr(self, side).of_group(group)})
 
     def of_chunk(self, chunk: Chunk) -> Scales:
         """The step with the scales of a chunk's rows."""
@@ -260,12 +274,13 @@ class Bias(Step):
     words: tuple[Int32, ...] = ()
     skipped: int = 0
 
-    def of_tile(self, column: Int32) -> Bias:
-        """The step with the bias of a share, if it is read ahead."""
+    def of_tile(self, column: Int32, group: Int32 | None) -> Bias:
+        """The step with the bias of a group, and that of a share, if it is read ahead."""
+        addend = self.addend.of_group(group)
         if not self.ahead:
-            return self
+            return replace(self, addend=addend)
         start = column + self.side + opaque(self.thread) % hopper.WARP_THREADS * 2
-        reads = (self.addend.read(Int32(0), start + at, True)[0] for at in range(0, self.ahead, COLUMNS))
+        reads = (addend.read(Int32(0), start + at, True)[0] for at in range(0, self.ahead, COLUMNS))
         return replace(self, words=tuple(reads))
 
     def of_chunk(self, chunk: Chunk) -> Bias:
@@ -339,6 +354,10 @@ class Residual(Step):
 
     addend: Addend
     transposed: bool
+
+    def of_tile(self, column: Int32, group: Int32 | None) -> Residual:
+        """The step with the matrix of a group."""
+        return replace(self, addend=self.addend.of_group(group))
 
     def value(self, values, chunk: Chunk, first: int, count: int):
         """The sum."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem, shown
+from hopper_gemm.model.problem import OPERAND_BYTES, GemmProblem, shown, types_of
 
-GROUPINGS = ("rows", "batch", "depth")
+if TYPE_CHECKING:
+    from hopper_gemm.model.kernel import Kernel
+
+GROUPINGS = ("rows", "batch", "depth", "masked", "masked_depth")
 """``rows``: rows of A follow one another in groups, which end at offsets on the device. ``batch``: A too is a matrix
-for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own."""
+for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own.
+``masked`` and ``masked_depth``: groups begin at equal distances, in rows or along k; counts on the device end them."""
 
 ROWS_MOST = 1 << 24
 """More rows than a product of groups has, counted over all groups."""
@@ -27,7 +32,7 @@ class GroupedProblem(GemmProblem):
         grouping: of :data:`GROUPINGS`.
 
     Raises:
-        ValueError: as of :class:`GemmProblem`; no groups, or an m of a batch that they do not divide.
+        ValueError: as of :class:`GemmProblem`; no groups, or an m or k that they must divide and do not.
 
     Example:
         >>> GroupedProblem(32768, 4096, 7168, groups=8).rows
@@ -43,22 +48,29 @@ class GroupedProblem(GemmProblem):
             raise ValueError(f"groups must be a positive integer but got {shown(self.groups)}; give their number")
         if self.grouping not in GROUPINGS:
             raise ValueError(f"grouping must be one of {', '.join(GROUPINGS)} but got {shown(self.grouping)}")
-        if self.grouping == "batch" and self.m % self.groups:
-            raise ValueError(f"m must be a multiple of groups in a batch but got {self.m} of {self.groups}")
-        if self.grouping == "rows" and self.m >= ROWS_MOST:
+        for grouping, side in (("batch", "m"), ("masked", "m"), ("masked_depth", "k")):
+            if self.grouping == grouping and (size := getattr(self, side)) % self.groups:
+                raise ValueError(f"{side} must be a multiple of groups of {grouping} but got {size} of {self.groups}")
+        if self.grouping in ("rows", "masked") and self.m >= ROWS_MOST:
             raise ValueError(f"m must be below {ROWS_MOST} in groups but got {self.m}; multiply it in parts")
-        if self.dtype in FP8_DTYPES:
-            raise ValueError(f"groups must have operands of 16 bits but got {self.dtype}; take bf16 or fp16")
+        if self.is_fp8 and self.grouping not in ("rows", "masked"):
+            raise ValueError(f"groups of {self.grouping} must have operands of 16 bits but got {self.dtype}; take bf16")
 
     @property
     def rows(self) -> int:
         """Rows of C of a group, in the mean, rounded up."""
-        return self.m if self.grouping == "depth" else -(-self.m // self.groups)
+        return self.m if self.deep else -(-self.m // self.groups)
+
+    @property
+    def deep(self) -> bool:
+        """True if groups divide k."""
+        return self.grouping.endswith("depth")
 
     @property
     def bytes(self) -> int:
         """The fewest bytes through device memory: A and every B read once, every C written once."""
-        more = self.out_bytes * self.m * self.n if self.grouping == "depth" else 2 * self.n * self.k
+        operand = OPERAND_BYTES[types_of(self.dtype)[0]]
+        more = self.out_bytes * self.m * self.n if self.deep else operand * self.n * self.k
         return super().bytes + (self.groups - 1) * more
 
     def dense(self, rows: int, columns: int) -> GemmProblem:
@@ -69,12 +81,17 @@ class GroupedProblem(GemmProblem):
             >>> str(GroupedProblem(64, 96, 256, groups=4).dense(64, 128))
             '16x512x256'
         """
-        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.grouping == "depth" else self.k
+        m, n, k = self.rows, self.n, -(-self.k // self.groups) if self.deep else self.k
         if m > n:
             m = self.groups * (-(-m // rows) * rows)
         else:
             n = self.groups * (-(-n // columns) * columns)
-        return GemmProblem(m, n, k, self.dtype, self.layouts)
+        return GemmProblem(m, n, k, self.dtype, self.layouts, promote=self.promote)
+
+    def even(self, kernel: Kernel) -> GemmProblem:
+        """The dense problem by which a kernel's time is predicted, all groups being of one size."""
+        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+        return self.dense(*(sides[::-1] if kernel.swap_ab else sides))
 
     def __str__(self) -> str:
         return f"{self.groups} {self.grouping} of {super().__str__()}"

@@ -22,7 +22,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.rules.finishes import FINISH_RULES
 from hopper_gemm.model.rules.fp8 import FP8_RULES
-from hopper_gemm.model.rules.grouping import GROUP_RULES
+from hopper_gemm.model.rules.grouping import GROUP_FINISH, GROUP_RULES
 from hopper_gemm.model.rules.pairs import PAIR_RULES
 from hopper_gemm.model.rules.rule import Rule
 from hopper_gemm.model.rules.shape import SHAPE_RULES
@@ -90,7 +90,7 @@ def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = N
     if isinstance(problem, GroupedProblem):
         found += _broken(GROUP_RULES, kernel, problem)
         if finish is not None:
-            found.append(Reason("groups", f"groups take no finish but got {finish}; apply it to their product"))
+            found += _broken((GROUP_FINISH,), kernel, problem, finish)
     return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
 
 

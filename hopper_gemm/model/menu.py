@@ -184,7 +184,7 @@ def choices(
     considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
-        return _of_groups(problem, chip)[:count]
+        return _of_groups(problem, chip, finish)[:count]
     offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
     given = list(map(forward, more) if problem.batch_invariant else more)
     offers = [offered, _besides(given, offered, chip)] if given else [offered]
@@ -197,25 +197,24 @@ def choices(
     return [kernel for _, _, kernel in best]
 
 
-def _of_groups(problem: GroupedProblem, chip: Chip) -> list[Kernel]:
+def _of_groups(problem: GroupedProblem, chip: Chip, finish: Finish | None) -> list[Kernel]:
     """The kernels for groups, best first: by the times of dense problems that have as many tiles. The routing of rows
     is not known: of :data:`ROUTED`, the product of the times counts."""
     spreads = ROUTED if problem.grouping == "rows" else (1,)
     ranked: dict[Kernel, float] = {}
-    for kernel in dict.fromkeys(binary.but(scheduler="static", reverse_k=False, pace=0) for binary in binaries()):
-        if is_legal(kernel, problem):
-            sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-            sides = sides[::-1] if kernel.swap_ab else sides
-            dense = [replace(problem, groups=max(1, problem.groups // spread)).dense(*sides) for spread in spreads]
+    offered = menu(False, True) if finish is not None and finish.gated else binaries()
+    for kernel in dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered):
+        if is_legal(kernel, problem, finish):
+            dense = [replace(problem, groups=max(1, problem.groups // spread)).even(kernel) for spread in spreads]
             for way in launches(kernel):
-                ranked[way] = prod(predict(way, even, chip).seconds for even in dense)
+                ranked[way] = prod(predict(way, even, chip, finish=finish).seconds for even in dense)
     best: dict[Kernel, Kernel] = {}
     for way in sorted(ranked, key=lambda way: ranked[way]):
         best.setdefault(way.compiled(), way)
-    return [_evened(way, problem, chip) for way in best.values()]
+    return [_evened(way, problem, chip, finish) for way in best.values()]
 
 
-def _evened(way: Kernel, problem: GroupedProblem, chip: Chip) -> Kernel:
+def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Finish | None) -> Kernel:
     """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along
     k, and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
     gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998. One row a group, all in one of 128
@@ -224,11 +223,10 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip) -> Kernel:
     filled = problem.grouping == "rows" and problem.rows >= rows
     if not filled and problem.grouping != "depth":
         return way
-    sides = (rows, way.tile_m * way.cluster_m if way.swap_ab else way.tile_n * way.cluster_n)
-    if filled and predict(way, problem.dense(*sides), chip).seconds < ROUNDS:
+    if filled and predict(way, problem.even(way), chip).seconds < ROUNDS:
         return way
     dynamic = way.but(scheduler="dynamic")
-    return dynamic if is_legal(dynamic, problem) else way
+    return dynamic if is_legal(dynamic, problem, finish) else way
 
 
 Ranked = tuple[float, int, Kernel]

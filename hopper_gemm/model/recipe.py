@@ -61,7 +61,7 @@ def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
 
 def with_scales(problem: GemmProblem, finish: Finish | None) -> GemmProblem:
     """The problem as a tuned table has it: of FP8 operands with the scales of the finish."""
-    if finish is None or not finish.scales or not problem.is_fp8:
+    if finish is None or not finish.scales or type(problem) is not GemmProblem or not problem.is_fp8:
         return problem
     return ScaledProblem(**{**asdict(problem), "scales": finish.scales})
 

@@ -1,17 +1,22 @@
-"""``hopper_gemm.bmm``: torch.bmm by matmul's kernel, in one launch."""
+"""``hopper_gemm.bmm`` and ``baddbmm``: torch's by matmul's kernel, in one launch."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any, NamedTuple
 
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+from hopper_gemm.model.problem import shown
 from hopper_gemm.model.rules.invariance import parts_of
-from hopper_gemm.serve.call import Call
-from hopper_gemm.serve.checks import DTYPES, check_call
+from hopper_gemm.serve.call import Call, Maybe, output_of
+from hopper_gemm.serve.checks import DTYPES, MisfitError, check_call
 from hopper_gemm.serve.grouped_mm import batched
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.launches import launch
-from hopper_gemm.serve.operands import folded
-from hopper_gemm.serve.ops import OPERATORS, by_operator, untraced
+from hopper_gemm.serve.operands import MISALIGNED, folded
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
+from hopper_gemm.serve.reference import falls_back
 
 
 def bmm(
@@ -68,3 +73,115 @@ def _bmm(
 
 
 OPERATORS.impl("bmm", _bmm, "CUDA")
+
+
+def baddbmm(
+    input: torch.Tensor,
+    batch1: torch.Tensor,
+    batch2: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``beta * input + alpha * (batch1 @ batch2)`` as :func:`torch.baddbmm`, in fp32 and rounded once, with gradients.
+
+    One launch with a ``beta`` of 0 or 1, where :func:`bmm` is one. With another ``beta``, and elsewhere, torch adds to
+    an fp32 product, or multiplies the input by ``beta`` first.
+
+    Args:
+        input: of the operands' type or the output's, of a shape that broadcasts to (batch, m, n); not read if ``beta``
+            is 0.
+        batch1, batch2: (batch, m, k) and (batch, k, n), as of ``bmm``.
+        beta, alpha: numbers, without a gradient.
+        out_dtype: as of ``bmm``.
+
+    Raises:
+        TypeError, ValueError, UnsupportedError: as of ``bmm``; an input that does not fit.
+
+    Example:
+        >>> y = hopper_gemm.baddbmm(bias, x, experts)                               # doctest: +SKIP
+    """
+    for name, given in (("input", input), ("batch1", batch1), ("batch2", batch2)):
+        if not isinstance(given, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor but is {shown(type(given).__name__)}; give one")
+    if falls_back(call := Call(batch1, batch2, out_dtype=out_dtype, kind="bmm")):
+        return torch.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha).to(output_of(call)[1])
+    return torch.ops.hopper_gemm.baddbmm(input, batch1, batch2, float(beta), float(alpha), out_dtype)
+
+
+class Addition(NamedTuple):
+    """Arguments of the operator: ``beta * addend + alpha * (a @ b)``."""
+
+    addend: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
+    beta: float = 1.0
+    alpha: float = 1.0
+    out_dtype: torch.dtype | None = None
+
+    def output(self) -> torch.Tensor:
+        """A new output of a call that fits; tensors may be fake."""
+        addend, a, b, _, _, out_dtype = self
+        check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
+        if b.dim() != 3:
+            raise MisfitError(f"batch2 must be (batch, k, n) but is {tuple(b.shape)}; give it as .expand()")
+        shape, dtype = (*a.shape[:-1], b.shape[-1]), out_dtype or a.dtype
+        if addend.dtype not in (a.dtype, dtype) or addend.device != a.device:
+            raise MisfitError(
+                f"input must be {dtype} on {a.device} but is {addend.dtype} on {addend.device}; use .to()"
+            )
+        sides = zip(addend.shape[::-1], shape[::-1], strict=False)
+        if addend.dim() > 3 or not all(own in (1, size) for own, size in sides):
+            raise MisfitError(f"input must broadcast to {tuple(shape)} but is {tuple(addend.shape)}; reshape it")
+        return a.new_empty(shape, dtype=dtype)
+
+
+@untraced
+def _sum_of(*given: Any, **named: Any) -> torch.Tensor:
+    """The operator: by the kernel on a GPU, else by torch, added to an fp32 product."""
+    call = Addition(*given, **named)
+    (addend, a, b, beta, alpha, _), out = call, call.output()
+    matrix = addend.expand(out.shape)
+    if a.is_cuda and out.numel() and a.shape[-1] and a.dtype in DTYPES and not MODE.batch_invariant:
+        plain = beta in (0, 1)
+        target = out if plain else out.new_empty(out.shape, dtype=torch.float32)
+        matrix = matrix.to(target.dtype) if plain else matrix.float() * beta
+        pitches = (matrix.stride(0) | matrix.stride(1)) * matrix.element_size()
+        if matrix.stride(-1) != 1 or (matrix.data_ptr() | pitches) & MISALIGNED:
+            matrix = matrix.clone(memory_format=torch.contiguous_format)
+        if batched(a, b, target, matrix if beta else None, None if alpha == 1 else alpha):
+            return target.to(out.dtype)
+    product = torch.ops.hopper_gemm.bmm(a, b, torch.float32) * alpha
+    return out.copy_(product + matrix.float() * beta if beta else product)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    addend, a, b, ctx.beta, ctx.alpha, _ = inputs
+    _, wants_a, wants_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
+    ctx.input, ctx.dtype = (addend.shape, addend.dtype), a.dtype
+
+
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
+    (shape, dtype), of_input = ctx.input, None
+    if ctx.needs_input_grad[0]:
+        of_input = (gradient.float() * ctx.beta).sum_to_size(shape).to(dtype)
+    scaled = (gradient if ctx.alpha == 1 else gradient.float() * ctx.alpha).to(ctx.dtype)
+    a, b = ctx.saved_tensors
+    multiply = torch.ops.hopper_gemm.bmm
+    of_a, of_b = None if b is None else multiply(scaled, b.mT), None if a is None else multiply(a.mT, scaled)
+    return of_input, of_a, of_b, None, None, None
+
+
+OPERATORS.define(
+    "baddbmm(Tensor input, Tensor a, Tensor b, float beta=1, float alpha=1, ScalarType? out_dtype=None) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+for _key in ("CUDA", "CPU"):
+    OPERATORS.impl("baddbmm", _sum_of, _key)
+torch.library.register_fake(
+    f"{NAMESPACE}::baddbmm", lambda *given, **named: Addition(*given, **named).output(), lib=OPERATORS
+)
+torch.library.register_autograd(f"{NAMESPACE}::baddbmm", _backward, setup_context=_save, lib=OPERATORS)
+register_flop_formula(torch.ops.hopper_gemm.baddbmm)(lambda _, a, b, *__, **___: 2 * a[0] * a[1] * a[2] * b[-1])

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.finish import ActivationName, Finish
 from hopper_gemm.model.grouped import ROWS_MOST, GroupedProblem
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import checks, launches
 from hopper_gemm.serve.background import BACKGROUND, UncompiledError
-from hopper_gemm.serve.call import Call, needs_gradient, traced, watched
+from hopper_gemm.serve.call import Call, Maybe, finish_of, needs_gradient, traced, watched
 from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError, UnsupportedError, strided
 from hopper_gemm.serve.fallback import POLICY, while_compiling
 from hopper_gemm.serve.kernels import CALLED, MODE
 from hopper_gemm.serve.operands import MISALIGNED, reaches
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
+from hopper_gemm.serve.reference import activated, finished
+from hopper_gemm.serve.scaled import aligned
+from hopper_gemm.serve.transforms.gradients import slope
 
 STEP = hopper.TMA_ALIGN_BYTES // 2
 """n and k of groups are multiples of this: rows of 16-bit elements that TMA reaches."""
@@ -30,13 +35,16 @@ def grouped_mm(
     mat_b: torch.Tensor,
     *,
     offs: torch.Tensor | None = None,
-    bias: None = None,
+    bias: Maybe = None,
     out_dtype: torch.dtype | None = None,
+    activation: ActivationName | None = None,
+    counts: Maybe = None,
 ) -> torch.Tensor:
     """Products of groups of rows in one launch, with the names and layouts of :func:`torch.nn.functional.grouped_mm`
-    and with gradients: ``out[start:end] = mat_a[start:end] @ mat_b[g]``, where group g ends at row ``offs[g]`` and
-    starts where the one before it ends. Of two 2-D operands the groups divide k, and each has a product of its own:
-    ``out[g] = mat_a[:, start:end] @ mat_b[start:end]``, zero where the group is empty.
+    and with gradients: ``out[start:end] = activation(mat_a[start:end] @ mat_b[g] + bias[g])``, where group g ends at
+    row ``offs[g]`` and starts where the one before it ends; all of it in fp32, rounded once. Of two 2-D operands the
+    groups divide k, and each has a product of its own: ``out[g] = mat_a[:, start:end] @ mat_b[start:end]``, zero where
+    the group is empty.
 
     Groups may be empty and end anywhere; nothing is padded, and no offset is read on the host, so that a captured graph
     follows offsets that change. A row's bits do not depend on the sizes of the groups.
@@ -48,14 +56,19 @@ def grouped_mm(
         offs: (groups,), int32, on the same device, not falling. The last may be less than the rows; what is behind it
             is not written, in the output and in the gradient of ``mat_a``. Where offsets fall or exceed the rows, they
             are clamped: no access is out of bounds, and no row of a group is written by another.
-        bias: None, as torch's.
+        bias: (groups, n), same type; none for groups along k.
         out_dtype: ``torch.float32`` or the operands' type, which is the default.
+        activation: as of :func:`hopper_gemm.linear`; none for groups along k.
+        counts: (groups,), int32, on the same device, with a ``mat_a`` of (groups, rows, k) in place of ``offs``: of
+            each group the first so many rows are multiplied. The others are neither computed nor written, in the output
+            and in the gradient of ``mat_a``. Counts are clamped to 0 and the rows.
 
     Returns:
-        (rows, n), or (groups, m, n) of groups along k, written on torch's current stream.
+        (rows, n), (groups, m, n) of groups along k, or (groups, rows, n) with ``counts``, written on torch's current
+        stream.
 
-    Two 3-D operands without ``offs`` are :func:`hopper_gemm.bmm`'s. A 3-D ``mat_a`` with a 2-D ``mat_b``, and what the
-    kernel cannot run, go to torch's function, by the policy of :func:`hopper_gemm.fallback`.
+    Two 3-D operands without ``offs`` and ``counts`` are :func:`hopper_gemm.bmm`'s. A 3-D ``mat_a`` with a 2-D
+    ``mat_b``, and what the kernel cannot run, go to torch's functions, by the policy of :func:`hopper_gemm.fallback`.
 
     Raises:
         TypeError, ValueError: no torch tensors, types that differ, shapes or offsets that do not fit.
@@ -64,23 +77,96 @@ def grouped_mm(
     Example:
         >>> y = hopper_gemm.grouped_mm(x, experts.mT, offs=offs)                    # doctest: +SKIP
     """
-    if bias is not None:
-        raise ValueError("bias must be None, as torch has none for groups either, but was given; add it to the output")
-    for name, tensor in (("mat_a", mat_a), ("mat_b", mat_b)):
+    Finish(activation=activation or "")  # refuses another name
+    return _multiplied(mat_a, mat_b, offs, counts, out_dtype, bias, activation)
+
+
+def grouped_swiglu(
+    mat_a: torch.Tensor, mat_b: torch.Tensor, *, offs: torch.Tensor | None = None, counts: Maybe = None
+) -> torch.Tensor:
+    """``silu(a @ gate[g]) * (a @ up[g])`` of the rows ``a`` of each group in one launch: :func:`hopper_gemm.swiglu` of
+    gated experts, with gradients.
+
+    Args:
+        mat_a, offs, counts: as of :func:`grouped_mm`.
+        mat_b: (groups, k, 2 f), the gate's f columns first, each matrix the transpose of a row-major one; f and k
+            multiples of 8.
+
+    Returns:
+        (rows, f), or (groups, rows, f) with ``counts``, of the operands' type.
+
+    Raises:
+        TypeError, ValueError, UnsupportedError: as :func:`grouped_mm`.
+
+    Example:
+        >>> hidden = hopper_gemm.grouped_swiglu(x, gate_up.mT, offs=offs)           # doctest: +SKIP
+    """
+    return _multiplied(mat_a, mat_b, offs, counts, None, None, "swiglu")
+
+
+def _multiplied(
+    a: torch.Tensor, b: torch.Tensor, offs: Maybe, counts: Maybe, out_dtype: Any, bias: Maybe, activation: str | None
+) -> torch.Tensor:
+    """The output of a call of a public function."""
+    for name, tensor in (("mat_a", a), ("mat_b", b), *((("bias", bias),) if bias is not None else ())):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name} must be a torch tensor but is {shown(type(tensor).__name__)}; give one")
-    if offs is None and mat_a.dim() == mat_b.dim() == 3:
-        return by_operator(Call(mat_a, mat_b, out_dtype=out_dtype, kind="bmm"))
-    if not isinstance(offs, torch.Tensor):
-        raise TypeError(f"offs must be an int32 tensor for a 2-D operand but is {shown(offs)}; give each group's end")
-    if (why := _unsupported(mat_a, mat_b)) is not None:
+    batches = a.dim() == b.dim() == 3
+    if offs is counts is None and batches and bias is None and not activation:
+        return by_operator(Call(a, b, out_dtype=out_dtype, kind="bmm"))
+    if offs is not None and (counts is not None or batches):
+        raise ValueError("offs must be None for two 3-D operands but was given; give counts, or rows as (rows, k)")
+    if batches:
+        if a.shape[0] != b.shape[0]:
+            raise MisfitError(f"mat_a and mat_b must have one number of groups but got {len(a)} and {len(b)}")
+        if counts is None:
+            counts = torch.full(a.shape[:1], a.shape[1], dtype=torch.int32, device=a.device)
+    elif counts is not None:
+        raise ValueError(f"counts must be None unless mat_a is (groups, rows, k) but it is {tuple(a.shape)}")
+    ends = counts if batches else offs
+    if not isinstance(ends, torch.Tensor):
+        name, what = ("counts", "rows") if batches else ("offs", "end")
+        raise TypeError(
+            f"{name} must be an int32 tensor for such operands but is {shown(ends)}; give each group's {what}"
+        )
+    given = Grouped(a.flatten(0, 1) if batches else a, b, ends, out_dtype, bias, activation, batches)
+    if (why := _unsupported(a, b)) is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
-        return torch.nn.functional.grouped_mm(mat_a, mat_b, offs=offs, out_dtype=out_dtype)
-    call = Call(mat_a, mat_b, kind="mm")
-    if not torch.compiler.is_compiling() and mat_a.is_cuda and not (watched(call) or needs_gradient(call)):
-        return _on_gpu(mat_a, mat_b, offs, out_dtype)  # in half of the operator's time
-    return torch.ops.hopper_gemm.grouped_mm(mat_a, mat_b, offs, out_dtype)
+        _refuse_following(given)
+        if batches:
+            product = torch.bmm(a, b).flatten(0, 1).to(out_dtype or a.dtype)
+        else:
+            product = torch.nn.functional.grouped_mm(a, b, offs=offs, out_dtype=out_dtype)
+        out = _finished(product, given)
+    else:
+        call = Call(a, b, bias, kind="mm")
+        if not torch.compiler.is_compiling() and a.is_cuda and not (watched(call) or needs_gradient(call)):
+            out = _on_gpu(*given)  # in half of the operator's time
+        else:
+            out = torch.ops.hopper_gemm.grouped_mm(*given)
+    return out.unflatten(0, a.shape[:2]) if batches else out
+
+
+def _refuse_following(call: Grouped) -> None:
+    """Refuse what follows a product of groups that are not rows."""
+    if call.b.dim() == 2 and (call.bias is not None or call.activation):
+        raise MisfitError(
+            "bias and activation must be None unless groups are rows of mat_a; apply them to the products"
+        )
+
+
+def _finished(product: torch.Tensor, call: Grouped) -> torch.Tensor:
+    """What follows a product of groups of rows, by torch, in the product's type."""
+    bias = call.bias
+    if bias is not None:
+        rows = torch.arange(len(product), device=product.device, dtype=torch.int32)
+        if call.masked:
+            rows = rows // (len(rows) // len(bias))
+        else:
+            rows = torch.searchsorted(call.offs.cummax(0).values, rows, right=True).clamp(max=len(bias) - 1)
+        bias = bias[rows]
+    return finished(product, call.following._replace(bias=bias))
 
 
 def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
@@ -106,9 +192,18 @@ def _unsupported(a: torch.Tensor, b: torch.Tensor) -> str | None:
 # Launches ---------------------------------------------------------------------------------------
 
 
-def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, invariant: bool = False) -> bool:
-    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch, or by torch.bmm while the kernel
-    is compiled, unless the product is invariant; return False, and do nothing, where TMA does not reach a matrix in
+def batched(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    residual: Maybe = None,
+    scale: float | None = None,
+    *,
+    invariant: bool = False,
+) -> bool:
+    """Multiply (batch, m, k) by (batch, k, n) into a contiguous output in one launch, with a residual (batch, m, n) of
+    the output's type, n contiguous, and a scale; or, of a product alone that is not invariant, by torch.bmm while the
+    kernel is compiled. Return False, and do nothing, where TMA does not reach a matrix in
     place."""
     (batch, m, k), n = a.shape, b.shape[-1]
     left, right = readable(a), readable(b.mT)
@@ -120,17 +215,20 @@ def batched(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, invariant: b
     dtype = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype)
     layouts = ("k" if left else "m") + ("k" if right else "n")
     with torch.cuda.device(a.get_device()):
-        key = batch * m, n, k, dtype, layouts, batch, "batch", MODE.context, a.get_device(), CHANGES.count
+        problem = batch * m, n, k, dtype, layouts, False, 0, batch, "batch"
+        finish = finish_of(Call(a, b, residual=residual, scale=scale))
+        added = () if finish is None else (None, residual, scale)
+        key = problem, finish, MODE.context, a.get_device(), CHANGES.count
         try:
-            kernel = _kernel(*key)
+            kernel = kernel_of_groups(*key)
         except UncompiledError as error:
             if not invariant:
                 BACKGROUND.served(*error.args)
                 torch.bmm(a, b, out=out, **({} if out.dtype == a.dtype else {"out_dtype": out.dtype}))
                 return True
             with while_compiling("wait"):
-                kernel = _kernel(*key)
-        kernel(a, b.mT, out)
+                kernel = kernel_of_groups(*key)
+        kernel(a, b.mT, out, *added)
     return True
 
 
@@ -145,38 +243,103 @@ def readable(matrices: torch.Tensor) -> bool | None:
     return True if reaches(first) else False if reaches(first.mT) else None
 
 
-def _along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
+def along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
     """(rows, k), or a batch of it, as TMA reads it along k, or else along its rows: a copy where it cannot."""
     if not k:
-        return _along(matrices.mT, True).mT
-    if matrices.dim() == 2 and reaches(matrices):
+        return along(matrices.mT, True).mT
+    if readable(matrices):
         return matrices
     return matrices.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=4096)
-def _kernel(
-    m: int, n: int, k: int, dtype: str, layouts: str, groups: int, grouping: str, context: str, device: int, _: int
-) -> Any:
-    """The kernel of a problem in a context, until the tables change.
+def kernel_of_groups(fields: tuple[Any, ...], finish: Finish | None, context: str, device: int, _: int) -> Any:
+    """The kernel of the fields of a problem, with a finish, in a context, until the tables change.
 
     Raises:
         UncompiledError: torch.bmm may serve the batch.
     """
-    problem = GroupedProblem(m, n, k, dtype, layouts, groups=groups, grouping=grouping)
+    problem = GroupedProblem(*fields)
     for note in CALLED:
         note(problem, context)
-    if grouping == "batch":  # torch.bmm is the same product; torch's groups have no bounds
+    if problem.grouping == "batch" and finish is None:  # torch.bmm is the same product; torch's groups have no bounds
         launches.refuse_uncompiled(problem, device)
     with launches.loading_allowed():
-        return launches.kernel_for(problem, device)
+        return launches.kernel_for(problem, device, finish=finish)
 
 
 # The operator -----------------------------------------------------------------------------------
 
 
-def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None) -> None:
+class Grouped(NamedTuple):
+    """Arguments of the operator.
+
+    Args:
+        a, b, offs, bias: as of :func:`grouped_mm`.
+        out_dtype: of the output; None: that of the operands.
+        activation: as there, or ``"swiglu"``.
+        masked: True if ``offs`` are counts, and groups have as many rows of ``a`` each, or as much of k.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    offs: torch.Tensor
+    out_dtype: torch.dtype | None = None
+    bias: Maybe = None
+    activation: str | None = None
+    masked: bool = False
+
+    @property
+    def grouping(self) -> str:
+        """Of the problem."""
+        return ("masked_depth", "depth", "masked", "rows")[2 * (not self.deep) + (not self.masked)]
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each group begins and ends, by offsets on the host."""
+        size, ends = self.divided, self.offs.tolist()
+        if self.masked:
+            most = size // len(ends)
+            return [(at * most, at * most + max(0, min(count, most))) for at, count in enumerate(ends)]
+        return list(pairwise(accumulate((min(end, size) for end in ends), max, initial=0)))
+
+    @property
+    def deep(self) -> bool:
+        """True if groups divide k."""
+        return self.b.dim() == 2
+
+    @property
+    def divided(self) -> int:
+        """Rows, or k, of all groups."""
+        return self.a.shape[1 if self.deep else 0]
+
+    @property
+    def following(self) -> Call:
+        """A call with what follows the product."""
+        kind = "swiglu" if self.activation == "swiglu" else "linear"
+        return Call(self.a, self.b, self.bias, self.activation, kind=kind)
+
+    def output(self) -> torch.Tensor:
+        """A new output."""
+        rows, n = self.a.shape[0], self.b.shape[-1] // (2 if self.activation == "swiglu" else 1)
+        return self.a.new_empty((self.offs.shape[0], rows, n) if self.deep else (rows, n), dtype=self.out_dtype)
+
+
+def check_ends(offs: torch.Tensor, groups: int | None, device: torch.device, masked: bool = False) -> None:
+    """Refuse offsets, or counts, that do not fit so many groups; of any number if it is None."""
+    if offs.dim() != 1 or offs.shape[0] != (offs.shape[0] if groups is None else groups) or offs.dtype != torch.int32:
+        wanted = "(groups,)" if groups is None else f"({groups},)"
+        name, what, made = ("counts", "rows", "int()") if masked else ("offs", "end", "cumsum(0, dtype=torch.int32)")
+        raise MisfitError(
+            f"{name} must be {wanted} torch.int32, the {what} of each group, but is {tuple(offs.shape)} {offs.dtype}; "
+            f"give rows_of_groups.{made}"
+        )
+    if offs.device != device:
+        raise MisfitError(f"groups must end on the operands' device, {device}, but end on {offs.device}; use .to()")
+
+
+def _check(call: Grouped) -> None:
     """Refuse what does not fit; tensors may be fake."""
+    a, b, offs, out_dtype, bias, activation, masked = call
     if a.dim() != 2 or b.dim() not in (2, 3) or a.shape[1] != b.shape[-2]:
         raise MisfitError(
             f"mat_a and mat_b must be (rows, k) and (groups, k, n) or (m, k) and (k, n) but got {tuple(a.shape)} and "
@@ -186,96 +349,127 @@ def _check(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torc
         raise MixedTypesError(
             f"mat_a and mat_b must both be bfloat16 or both float16 but got {a.dtype} and {b.dtype}; use .to()"
         )
-    deep = b.dim() == 2
-    if offs.dim() != 1 or not (deep or offs.shape[0] == b.shape[0]) or offs.dtype != torch.int32:
-        wanted = "(groups,)" if deep else f"({b.shape[0]},)"
+    deep = call.deep
+    check_ends(offs, None if deep else b.shape[0], a.device, masked)
+    if masked and call.divided % max(1, offs.shape[0]):
         raise MisfitError(
-            f"offs must be {wanted} torch.int32, the end of each group, but is {tuple(offs.shape)} "
-            f"{offs.dtype}; give rows_of_groups.cumsum(0, dtype=torch.int32)"
+            f"masked groups must be of one size but {offs.shape[0]} do not divide {call.divided}; pad them"
         )
-    if not a.device == b.device == offs.device:
-        raise MisfitError(
-            f"mat_a, mat_b and offs must be on one device but are on {a.device}, {b.device} and {offs.device}; "
-            "move them with .to()"
-        )
+    if a.device != b.device:
+        raise MisfitError(f"mat_a and mat_b must be on one device but are on {a.device} and {b.device}; use .to()")
     if out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {out_dtype}")
     for name, size in (("m", a.shape[0]) if deep else ("k", a.shape[1]), ("n", b.shape[-1])):
         if size % STEP:
             raise MisfitError(f"{name} must be a multiple of {STEP} in groups but got {size}; pad with zeros")
+    if activation == "swiglu" and b.shape[-1] % (2 * STEP):
+        raise MisfitError(
+            f"n must be gate and up of a multiple of {STEP} columns but got {b.shape[-1]}; pad with zeros"
+        )
+    _refuse_following(call)
+    wanted = (*b.shape[::2], a.dtype, a.device)
+    if bias is not None and (*bias.shape, bias.dtype, bias.device) != wanted:
+        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
+        raise MisfitError(f"bias must be {tuple(b.shape[::2])} {a.dtype} on {a.device} but is {given}")
 
 
-def _on_cpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Products in fp32, rounded once; zeros behind the last group."""
-    _check(a, b, offs, out_dtype)
-    out, start, deep = _output(a, b, offs, out_dtype).zero_(), 0, b.dim() == 2
-    for group, end in enumerate(offs.tolist()):
-        end = max(start, min(end, a.shape[1 if deep else 0]))
-        if deep:
+def check_values(offs: torch.Tensor, size: int, masked: bool = False) -> None:
+    """Refuse offsets that fall or exceed a size, and counts that exceed their group, where that is checked."""
+    if not MODE.checked_offsets or (offs.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    name, least, most = ("counts", 0, size // max(1, len(offs))) if masked else ("offs", 0, size)
+    for at, end in enumerate(offs.tolist()):
+        if not least <= end <= most:
+            rule = "be of its group" if masked else "neither fall nor exceed all"
+            raise MisfitError(f"{name}[{at}] must be {least} to {most} but is {end}; {name} must {rule}")
+        least = least if masked else end
+
+
+def _on_cpu(*given: Any, **named: Any) -> torch.Tensor:
+    """Products in fp32, finished, rounded once; zeros behind the last group."""
+    call = Grouped(*given, **named)
+    _check(call)
+    check_values(call.offs, call.divided, call.masked)
+    (a, b, *_), out = call, call.output().zero_()
+    for group, (start, end) in enumerate(call.spans()):
+        if call.deep:
             out[group] = a[:, start:end].float() @ b[start:end].float()
         else:
-            out[start:end] = a[start:end].float() @ b[group].float()
-        start = end
+            added = None if call.bias is None else call.bias[group]
+            out[start:end] = finished(a[start:end].float() @ b[group].float(), call.following._replace(bias=added))
     return out
 
 
-def _output(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None) -> torch.Tensor:
-    shape = (a.shape[0], b.shape[-1])
-    return a.new_empty((offs.shape[0], *shape) if b.dim() == 2 else shape, dtype=out_dtype)
-
-
-def _on_fake(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    _check(a, b, offs, out_dtype)
-    return _output(a, b, offs, out_dtype)
+def _on_fake(*given: Any, **named: Any) -> torch.Tensor:
+    call = Grouped(*given, **named)
+    _check(call)
+    return call.output()
 
 
 @untraced
-def _on_gpu(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor, out_dtype: torch.dtype | None = None) -> torch.Tensor:
-    _check(a, b, offs, out_dtype)
+def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
+    call = Grouped(*given, **named)
+    _check(call)
+    a, b, offs, _, bias, activation, _ = call
+    check_values(offs, call.divided, call.masked)
     checks.check_device(a.device)
-    (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], b.dim() == 2
+    (m, k), n, groups, deep = a.shape, b.shape[-1], offs.shape[0], call.deep
     if m >= ROWS_MOST and not deep:
         raise MisfitError(f"mat_a must have fewer than {ROWS_MOST} rows but has {m}; multiply it in parts")
-    out = _output(a, b, offs, out_dtype)
-    if 0 in (m, n, k, groups):
+    out = call.output()
+    if 0 in (m, n, groups) or (k == 0 and bias is None):
         return out.zero_()
-    left, right, layouts = _along(a, not deep), b.mT, "mn" if deep else "kk"
-    if deep or readable(right) is None:
-        right = _along(right, not deep)
+    if k == 0:
+        return out.copy_(_finished(out.new_zeros(m, n), call))
+    left, right, layouts = along(a, not deep), b.mT, "mn" if deep else "kk"
+    if deep or readable(right) is None or (activation == "swiglu" and not readable(right)):
+        right = along(right, not deep)
     elif not readable(right):
         layouts = "kn"
-    ends = offs if offs.is_contiguous() and not offs.data_ptr() & MISALIGNED else offs.clone()
+    ends = aligned(offs)
     kind, device = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype), a.get_device()
+    finish = finish_of(call.following)
+    added = () if finish is None else (None if bias is None else aligned(bias), None, None)
     with torch.cuda.device(device):
-        grouping = "depth" if deep else "rows"
-        kernel = _kernel(m, n, k, kind, layouts, groups, grouping, MODE.context, device, CHANGES.count)
-        kernel(left, right, out, ends=ends)
+        problem = m, n, k, kind, layouts, False, 0, groups, call.grouping
+        kernel = kernel_of_groups(problem, finish, MODE.context, device, CHANGES.count)
+        kernel(left, right, out, *added, ends=ends)
     return out
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, offs, _ = inputs
+    a, b, offs, _, bias, activation, masked = inputs
     wants_a, wants_b = ctx.needs_input_grad[:2]
-    ctx.save_for_backward(a if wants_b else None, b if wants_a else None, offs)
-    ctx.dtype = a.dtype
+    again = bool(activation)  # what is before an activation is computed once more
+    ctx.save_for_backward(a if wants_b or again else None, b if wants_a or again else None, offs, bias)
+    ctx.dtype, ctx.activation, ctx.masked = a.dtype, activation, masked
 
 
-def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The gradients, by the same operator: of groups of rows that of mat_b is grouped along k, and vice versa."""
-    a, b, offs = ctx.saved_tensors
-    multiply, gradient = torch.ops.hopper_gemm.grouped_mm, gradient.to(ctx.dtype)
-    of_b = None if a is None else multiply(a.t(), gradient, offs, None)
-    if gradient.dim() == 3:
-        return None if b is None else multiply(b, gradient.mT, offs, None).t(), of_b, None, None
-    return None if b is None else multiply(gradient, b.mT, offs, None), of_b, None, None
+def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
+    """The gradients, by the same operator: of groups of rows that of mat_b is grouped along k, and vice versa; that of
+    the bias is the product of ones, grouped along k, so that it is summed in fp32."""
+    a, b, offs, bias = ctx.saved_tensors
+    to_a, to_b = ctx.needs_input_grad[:2]
+    multiply, of_bias = partial(torch.ops.hopper_gemm.grouped_mm, masked=ctx.masked), None
+    if ctx.activation == "swiglu":
+        (gate, up), incoming = multiply(a, b, offs, torch.float32).chunk(2, -1), gradient.float()
+        gradient = torch.cat((slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
+    elif ctx.activation:
+        gradient = slope(gradient.float(), multiply(a, b, offs, torch.float32, bias), ctx.activation)
+    gradient, deep = gradient.to(ctx.dtype), gradient.dim() == 3
+    of_a = None if not to_a else multiply(b, gradient.mT, offs).t() if deep else multiply(gradient, b.mT, offs)
+    of_b = multiply(a.t(), gradient, offs) if to_b else None
+    if bias is not None and ctx.needs_input_grad[4]:
+        ones = gradient.new_ones(gradient.shape[0], STEP)
+        of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)
+    return of_a, of_b, None, None, of_bias, None, None
 
 
-OPERATORS.define(
-    "grouped_mm(Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None, Tensor? bias=None, str? activation=None, "
+    "bool masked=False"
 )
+OPERATORS.define(f"grouped_mm({ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 OPERATORS.impl("grouped_mm", _on_gpu, "CUDA")
 OPERATORS.impl("grouped_mm", _on_cpu, "CPU")
 torch.library.register_fake(f"{NAMESPACE}::grouped_mm", _on_fake, lib=OPERATORS)

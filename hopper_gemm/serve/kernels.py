@@ -33,10 +33,11 @@ _LOADED_MOST = 4096
 
 class Mode(threading.local):
     """Settings of a thread for its next launches: one of :data:`hopper_gemm.model.point.CONTEXTS`, and whether a row's
-    bits may not depend on the other rows."""
+    bits may not depend on the other rows; whether offsets of groups are checked on the host."""
 
     def __init__(self) -> None:
         self.context, self.batch_invariant = "isolated", False  # torch.compile guards what stands in the instance
+        self.checked_offsets = False
 
 
 MODE = Mode()
@@ -75,6 +76,22 @@ def batch_invariant() -> Iterator[None]:
         yield
     finally:
         MODE.batch_invariant = before
+
+
+@contextmanager
+def checked_offsets() -> Iterator[None]:
+    """Context, for debugging, in which calls of this thread read the offsets and counts of groups on the host, wait for
+    them, and refuse in one line what the kernel would clamp. Nothing is read while a graph is captured.
+
+    Example:
+        >>> with hopper_gemm.checked_offsets():                           # doctest: +SKIP
+        ...     y = hopper_gemm.grouped_mm(x, experts.mT, offs=offs)
+    """
+    before, MODE.checked_offsets = MODE.checked_offsets, True
+    try:
+        yield
+    finally:
+        MODE.checked_offsets = before
 
 
 CALLED: list[Callable[[GemmProblem, str], None]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import register_flop_formula
@@ -86,31 +86,52 @@ def scaled_mm(
     Example:
         >>> y = hopper_gemm.scaled_mm(x, w.t(), sx, ROW, sw, ROW)                   # doctest: +SKIP
     """
-    if not hasattr(torch.nn.functional, "scaled_mm"):
-        raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
-    if isinstance(use_fast_accum, bool) and not use_fast_accum and promote not in PROMOTED[1:]:
-        raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    first, second = _single(scale_a), _single(scale_b)
-    recipes = [_single(recipe) for recipe in (scale_recipe_a, scale_recipe_b)]
-    swizzles = [_single(swizzle) for swizzle in (swizzle_a, swizzle_b)]
-    _refuse_gradients(mat_a, mat_b, first, second, bias, out)
-    why = _unsupported(mat_a, mat_b, first, second, recipes, swizzles, output_dtype, contraction_dim)
+    refuse_gradients(mat_a, mat_b, bias, out)
+    given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
+    more = output_dtype, contraction_dim, use_fast_accum
+    functional: Any = torch.nn.functional
+    recipe, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
-        more: tuple[Any, ...] = swizzle_a, swizzle_b, bias, output_dtype, contraction_dim, use_fast_accum
-        given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b
-        product = activated(torch.nn.functional.scaled_mm(*given, *more), activation)
+        product = activated(functional.scaled_mm(*given, bias, *more), activation)
         return product if out is None else out.copy_(product)
-    scales = RECIPES[_names(recipes)]
-    step = BLOCK if scales == "blocks" else 0 if use_fast_accum else promote
-    if scales == "blocks" and promote != BLOCK:
-        raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
-    settings = scales, bias, activation, output_dtype, step, MODE.batch_invariant
+    settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
     if out is None:
-        return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, first, second, *settings)
-    torch.ops.hopper_gemm.scaled_mm_out(mat_a, mat_b, first, second, *settings, out)
+        return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings)
+    torch.ops.hopper_gemm.scaled_mm_out(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings, out)
     return out
+
+
+class Recipe(NamedTuple):
+    """Scales of a call: of both operands, their name in a finish, and the interval of promotion."""
+
+    scale_a: Any
+    scale_b: Any
+    scales: str
+    promote: int
+
+
+def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int) -> tuple[Recipe, str | None]:
+    """The scales of a call with torch's arguments, from the operands to the swizzles and from the output's type on, and
+    why torch must run it; None if the kernel can.
+
+    Raises:
+        ValueError: a promote that is none.
+        RuntimeError: a gradient would be recorded, or torch is older than 2.10.
+    """
+    if not hasattr(torch.nn.functional, "scaled_mm"):
+        raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
+    if isinstance(fast, bool) and not fast and promote not in PROMOTED[1:]:
+        raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
+    (a, b), (first, recipe_a, second, recipe_b, *swizzles) = given[:2], map(_single, given[2:])
+    recipes = [recipe_a, recipe_b]
+    refuse_gradients(first, second)
+    why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
+    scales = RECIPES.get(_names(recipes), "")
+    if why is None and scales == "blocks" and promote != BLOCK:
+        raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
+    return Recipe(first, second, scales, BLOCK if scales == "blocks" else 0 if fast else promote), why
 
 
 def _single(given: Any) -> Any:
@@ -123,9 +144,11 @@ def _names(recipes: list[Any]) -> tuple[str, str]:
     return getattr(recipes[0], "name", ""), getattr(recipes[1], "name", "")
 
 
-def _refuse_gradients(*tensors: Any) -> None:
+def refuse_gradients(*tensors: Any) -> None:
     if torch.is_grad_enabled() and any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors):
-        raise RuntimeError("scaled_mm has no gradients but a tensor requires one; use torch.no_grad() or .detach()")
+        raise RuntimeError(
+            "scaled products have no gradients but a tensor requires one; use torch.no_grad() or .detach()"
+        )
 
 
 def _unsupported(
@@ -163,7 +186,7 @@ _ARGUMENTS = (
 )
 
 
-def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, dtype: Any, out: Maybe) -> None:
+def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, dtype: Any, out: Maybe) -> None:
     """Refuse what does not fit; tensors may be fake.
 
     Raises:
@@ -198,7 +221,7 @@ def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe,
 
 
 def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of operands or of rows that do not fit, as :func:`_check` does."""
+    """Refuse scales of operands or of rows that do not fit, as :func:`check` does."""
     shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
     for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
         alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
@@ -211,7 +234,7 @@ def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_
 
 
 def _check_blocks(m: Any, n: Any, k: Any, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of blocks that do not fit, as :func:`_check` does."""
+    """Refuse scales of blocks that do not fit, as :func:`check` does."""
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
     filled = -(-deep // 4) * 4
     for name, scale, rows, columns in (("scale_a", scale_a, (m,), deep), ("scale_b", scale_b, (filled, deep), wide)):
@@ -229,7 +252,7 @@ def spread(scale: torch.Tensor, height: int, rows: int, k: int) -> torch.Tensor:
     return scale.repeat_interleave(height, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :k]
 
 
-def _reference(
+def reference(
     a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, activation: str | None, dtype: Any
 ) -> torch.Tensor:
     """The output in fp32 arithmetic, rounded once."""
@@ -243,14 +266,14 @@ def _reference(
 
 def _on_cpu(*given: Any, out: Maybe = None) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, bias, _, dtype, *_ = given
-    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
-    result = _reference(*given[:8])
+    check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    result = reference(*given[:8])
     return result if out is None else out.copy_(result)
 
 
 def _on_fake(*given: Any, out: Maybe = None) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, bias, activation, dtype, *_ = given
-    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    check(a, b, scale_a, scale_b, scales, bias, dtype, out)
     Finish(activation=activation or "")
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
 
@@ -258,7 +281,7 @@ def _on_fake(*given: Any, out: Maybe = None) -> torch.Tensor:
 @untraced
 def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, bias, activation, dtype, promote, invariant = given
-    _check(a, b, scale_a, scale_b, scales, bias, dtype, out)
+    check(a, b, scale_a, scale_b, scales, bias, dtype, out)
     check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
     finish = Finish(bias=bias is not None, activation=activation or "", scales=scales)
@@ -269,28 +292,28 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
         target = a.new_empty((m, n), dtype=dtype)
     assert target is not None
     if 0 in (m, n, k):
-        target.copy_(_reference(*given[:8]))
+        target.copy_(reference(*given[:8]))
     else:
         for name, rows in (("mat_a", a), ("mat_b", b.t())):
             if not reaches(rows):
                 pitch = f"address {rows.data_ptr()}, pitch {rows.stride(0)} bytes"
                 raise MisfitError(f"rows of {name} must start at multiples of 16 bytes but have {pitch}; copy it")
         kind, device = f"{OPERANDS[a.dtype]}_{OUTPUTS[dtype]}", a.get_device()
-        added = None if bias is None else _aligned(bias)
+        added = None if bias is None else aligned(bias)
         with torch.cuda.device(device):
             kernel = _kernel(m, n, k, kind, promote, invariant, finish, MODE.context, device, CHANGES.count)
-            laid = _of_blocks if scales == "blocks" else _aligned
+            laid = of_blocks if scales == "blocks" else aligned
             kernel(a, b.t(), target, added, None, None, scales=(laid(scale_a), laid(scale_b)))
     return target if out is None or target is out else out.copy_(target)
 
 
-def _aligned(vector: torch.Tensor) -> torch.Tensor:
+def aligned(vector: torch.Tensor) -> torch.Tensor:
     """A vector, contiguous from a multiple of 16 bytes on: itself, or a copy."""
     flat = vector.reshape(-1)
     return flat if flat.is_contiguous() and not flat.data_ptr() & MISALIGNED else flat.new_empty(flat.shape).copy_(flat)
 
 
-def _of_blocks(scale: torch.Tensor) -> torch.Tensor:
+def of_blocks(scale: torch.Tensor) -> torch.Tensor:
     """Scales of blocks as the kernel takes them, contiguous along the last axis also where that has one element."""
     if scale.shape[0] > 1 and scale.shape[1] > 1:
         return scale.t()
@@ -308,8 +331,8 @@ def _kernel(
         return kernel_for(problem, device, None, finish)
 
 
-def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Any:
-    _refuse_gradients(*given, *named.values())
+def by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Any:
+    refuse_gradients(*given, *named.values())
     with torch._C._AutoDispatchBelowAutograd():
         operator = getattr(torch.ops.hopper_gemm, name).default
         return operator.redispatch(keys & torch._C._after_autograd_keyset, *given, **named)
@@ -328,7 +351,7 @@ for _name, _schema in (
     OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key, _run in _ways.items():
         OPERATORS.impl(_name, _run if _name == "scaled_mm" else partial(_written, _run), _key)
-    OPERATORS.impl(_name, partial(_by_autograd, _name), "Autograd", with_keyset=True)
+    OPERATORS.impl(_name, partial(by_autograd, _name), "Autograd", with_keyset=True)
     _fake = _on_fake if _name == "scaled_mm" else partial(_written, _on_fake)
     torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
     register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(

@@ -7,6 +7,7 @@ import pytest
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
@@ -26,19 +27,52 @@ KERNELS = [
 ]
 
 
+BIAS, GATED = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True)
+
 CASES = [(grouping, *case) for grouping in GROUPINGS[:2] for case in KERNELS]
 CASES += [
     ("batch", "mn", "bf16", {}),
     ("depth", "mn", "bf16_fp32", {}),
     ("depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True}),
 ]
+CASES += [("masked", *KERNELS[number]) for number in (1, 3, 5, 6, 8)]
+CASES += [("masked_depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_ab": True})]
+CASES = [(*case, None) for case in CASES]
+CASES += [("rows", *case, BIAS) for case in KERNELS]
+CASES += [("rows", "kk", "bf16", KERNELS[number][2], GATED) for number in (0, 2, 4, 8)]
+CASES += [("batch", *KERNELS[number], Finish(scale=True, residual=True)) for number in (1, 3, 4, 6, 8)]
 
 
-@pytest.mark.parametrize(("grouping", "layouts", "dtype", "values"), CASES)
-def test_kernels_of_groups_have_the_wgmma_and_the_waits_of_their_config_and_no_spill(grouping, layouts, dtype, values):
+@pytest.mark.parametrize(("grouping", "layouts", "dtype", "values", "finish"), CASES)
+def test_kernels_of_groups_have_the_wgmma_and_the_waits_of_their_config_and_no_spill(
+    grouping, layouts, dtype, values, finish
+):
     kernel = resolve(GemmConfig(**values))
-    assert reasons(kernel, GroupedProblem(4096, 1024, 4096, dtype, layouts, groups=8, grouping=grouping)) == []
-    report = read_cubin(compile_kernel(kernel, dtype, layouts, grouping=grouping).cubin)
+    assert reasons(kernel, GroupedProblem(4096, 1024, 4096, dtype, layouts, groups=8, grouping=grouping), finish) == []
+    report = read_cubin(compile_kernel(kernel, dtype, layouts, finish=finish, grouping=grouping).cubin)
     assert not report.spills
     assert report.wgmma % kernel.wgmma_per_stage == 0 < report.wgmma
-    assert report.wgmma_waits <= kernel.wgmma_waits
+    assert report.wgmma_waits <= kernel.wgmma_waits + (0 if finish is None else 2), "the compiler serialised wgmma"
+
+
+SCALED = [
+    ({"tile_m": 128, "tile_n": 128}, 128, "row"),
+    ({"tile_m": 128, "tile_n": 128}, 0, "row"),
+    ({"tile_m": 128, "tile_n": 64, "swap_ab": True}, 128, "row"),
+    ({"tile_m": 64, "tile_n": 128, "schedule": "pingpong"}, 128, "blocks"),
+    ({"tile_m": 128, "tile_n": 128, "swap_ab": True}, 128, "blocks"),
+    ({"tile_m": 128, "tile_n": 128, "scheduler": "dynamic", "cluster_m": 2}, 128, "blocks"),
+]
+
+
+@pytest.mark.parametrize("grouping", ["rows", "masked"])
+@pytest.mark.parametrize(("values", "promote", "scales"), SCALED)
+def test_kernels_of_fp8_in_groups_promote_as_dense_ones_and_do_not_spill(grouping, values, promote, scales):
+    kernel, finish = resolve(GemmConfig(**values)), Finish(scales=scales)
+    problem = GroupedProblem(4096, 1024, 4096, "e4m3_bf16", promote=promote, groups=8, grouping=grouping)
+    assert reasons(kernel, problem, finish) == []
+    code = compile_kernel(kernel, "e4m3_bf16", finish=finish, promote=promote, grouping=grouping).cubin
+    dense = compile_kernel(kernel, "e4m3_bf16", finish=finish, promote=promote).cubin
+    report, alone = read_cubin(code), read_cubin(dense)
+    assert not report.spills
+    assert (report.wgmma, report.wgmma_waits) == (alone.wgmma, alone.wgmma_waits)

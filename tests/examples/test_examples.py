@@ -182,3 +182,22 @@ def test_a_step_with_a_cache_gives_the_logits_of_the_whole_sequence(example):
     tokens = torch.randint(decoder.TINY.vocab_size, (2, 6))
     with torch.no_grad():
         assert torch.allclose(module.decoded(model, tokens), model(tokens), atol=1e-5)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch has no grouped_mm")
+def test_experts_give_torch_s_output_and_gradients_and_claim_no_speed_where_there_is_no_gpu(example, capsys):
+    rows = example("experts").main(["--tiny"])
+    assert [(row["tokens"], row["pass"]) for row in rows][::2] == [(8, "forward"), (48, "forward")]
+    assert all(row["relative difference"] < 0.02 for row in rows)
+    assert {*rows[0]} == {"tokens", "pass", "relative difference"}
+    assert "no times are compared" in capsys.readouterr().out
+
+
+def test_experts_are_one_launch_for_gate_and_up_and_one_for_down(example):
+    experts = example("experts")
+    layer = experts.Experts(experts.TINY, experts.gated_by_ours, hopper_gemm.grouped_mm).to(torch.bfloat16)
+    x = torch.randn(8, experts.TINY.hidden, dtype=torch.bfloat16)
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake, Operators() as called:
+        layer(fake.from_tensor(x))
+    assert [name for name in called if name.startswith("hopper_gemm")] == ["hopper_gemm::grouped_mm"] * 2
+    assert "aten::silu" not in called

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,10 +13,12 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.tune.measure.correctness import same_bits
+from hopper_gemm.tune.measure.correctness import rel_err_max, same_bits
 from tests.each import each
+from tests.serve.layers import excess
 from tests.serve.test_ops import near
 
 pytestmark = pytest.mark.gpu
@@ -62,18 +68,68 @@ DEEP = [name for name in KERNELS if is_legal(KERNELS[name], GroupedProblem(M, N,
 """Kernels of groups along k."""
 
 
-def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32") -> GroupedProblem:
+def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32", grouping: str = "depth") -> GroupedProblem:
     """A problem of M and N with groups along k."""
-    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping="depth")
+    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping=grouping)
+
+
+FINISHES = (Finish(bias=True, activation="gelu"), Finish(bias=True), Finish(activation="silu", gated=True))
+
+FINISHED = [
+    (name, layouts, finish)
+    for name, layouts in CASES
+    for finish in FINISHES
+    if is_legal(KERNELS[name], GroupedProblem(8, 2 * N, K, layouts=layouts), finish)
+]
+"""Kernels of groups of rows with what follows the product."""
 
 
 def kernels() -> list[KernelId]:
-    """Those of the cases, of rows, of batches, and along k."""
-    return [KernelId.of(KERNELS[name], deep_problem(8, 1)) for name in DEEP] + [
+    """Those of the cases, of rows, of batches, and along k, with counts too, and those with a finish."""
+    deep = [deep_problem(8, 1, grouping=grouping) for grouping in ("depth", "masked_depth")]
+    plain = [KernelId.of(KERNELS[name], problem) for name in DEEP for problem in deep] + [
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
         for name, layouts in CASES
-        for grouping in ("rows", "batch")
+        for grouping in ("rows", "batch", "masked")
     ]
+    finished = [
+        KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
+    ]
+    scaled = [
+        KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Finish(scales=scales))
+        for name, promote, scales in SCALED
+    ]
+    added = [
+        KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), finish=SUM) for name, layouts in SUMS
+    ]
+    return plain + finished + scaled + added
+
+
+SUM = Finish(scale=True, residual=True)
+
+SUMS = [
+    (name, layouts)
+    for name, layouts in CASES
+    if is_legal(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), SUM)
+]
+"""Kernels of batches to which a matrix each is added."""
+
+FP8_N, FP8_K = 400, 336
+"""Multiples of 16 with blocks of 16 behind whole ones."""
+
+
+def fp8_problem(m: int, groups: int, promote: int) -> GroupedProblem:
+    """A problem of FP8 with groups of rows."""
+    return GroupedProblem(m, FP8_N, FP8_K, "e4m3_bf16", promote=promote, groups=groups)
+
+
+SCALED = [
+    (name, promote, scales)
+    for name in KERNELS
+    for promote, scales in ((0, "row"), (128, "row"), (128, "blocks"))
+    if is_legal(KERNELS[name], fp8_problem(8, 1, promote), Finish(scales=scales))
+]
+"""Kernels of FP8 in groups."""
 
 
 def ends_of(rows: list[int]) -> torch.Tensor:
@@ -102,11 +158,74 @@ def exact(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
     return out
 
 
-def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> bool:
+def right(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: list[int], **finished: Any) -> bool:
     """Return True if rows of groups are right and the others, which were NaN, were not touched."""
-    wanted = exact(a, b, ends)
+    wanted = followed(exact(a, b, ends), ends, **finished)
     outside = wanted.isnan()
-    return bool(result[outside].isnan().all()) and near(result.nan_to_num(), wanted.nan_to_num(), torch.bfloat16)
+    return bool(result[outside].isnan().all()) and excess(result.nan_to_num(), wanted.nan_to_num()) <= 1
+
+
+def followed(
+    product: torch.Tensor, ends: list[int], bias: torch.Tensor | None = None, activation: str | None = None
+) -> torch.Tensor:
+    """What follows a product of groups of rows, by torch."""
+    start = 0
+    for group, end in enumerate(ends if bias is not None else ()):
+        end = max(start, min(end, len(product)))
+        product[start:end] += bias[group]
+        start = end
+    if activation == "swiglu":
+        gate, up = product.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+    return getattr(torch.nn.functional, activation)(product) if activation else product
+
+
+@each("name, layouts, finish", FINISHED)
+def test_every_kernel_finishes_each_group_by_its_own_bias_and_touches_no_other_row(name, layouts, finish):
+    for rows in ROUTINGS.values():
+        m, n = -(-sum(rows) // 8) * 8 + 24, N * (2 if finish.gated else 1)
+        a, b = operands(m, len(rows), layouts, n=n)
+        a = (a.float() / 8).bfloat16()
+        problem = GroupedProblem(m, n, K, layouts=layouts, groups=len(rows))
+        bias = torch.randn(len(rows), n, device="cuda").bfloat16() if finish.bias else None
+        out, ends = torch.full((m, N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
+        flat = None if bias is None else bias.view(-1)
+        load(KERNELS[name], problem, finish=finish)(a, b, out, flat, None, None, ends=ends)
+        activation = "swiglu" if finish.gated else finish.activation or None
+        assert right(out, a, b, ends.tolist(), bias=bias, activation=activation), rows
+
+
+COUNTS = ([0, 300, 1, -7, 129, 2**31 - 1, -(2**31), 64], [0] * 8, [300] * 8, [5, 0, 77] * 23 + [299], [1] * 130)
+"""Rows of each group of 300, some wrong."""
+
+
+@each("name, layouts", CASES)
+def test_every_kernel_multiplies_the_rows_that_count_and_touches_no_other(name, layouts):
+    for counts in COUNTS:
+        used = [max(0, min(count, 300)) for count in counts]
+        a, b = operands(300 * len(counts), len(counts), layouts)
+        memory = torch.full((300 * len(counts) + 16, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+        out, ends = memory[8:-8], torch.tensor(counts, device="cuda", dtype=torch.int32)
+        load(KERNELS[name], problem_of(len(a), len(counts), layouts, grouping="masked"))(a, b, out, ends=ends)
+        wanted = (a.double().view(-1, 300, K) @ b.double().mT).flatten(0, 1)
+        for at, count in enumerate(used):
+            wanted[300 * at + count : 300 * (at + 1)] = float("nan")
+        assert torch.equal(out.isnan(), wanted.isnan()), counts
+        assert near(out.nan_to_num(), wanted.nan_to_num(), torch.bfloat16), counts
+        assert bool(memory[:8].isnan().all() & memory[-8:].isnan().all())
+
+
+@each("name", DEEP)
+def test_every_kernel_multiplies_the_part_of_k_that_counts(name):
+    for counts in COUNTS:
+        a, b = deep_operands(300 * len(counts))
+        for at, count in enumerate(max(0, min(count, 300)) for count in counts):
+            a[300 * at + count : 300 * (at + 1)] = float("nan")
+        out, ends = torch.zeros(len(counts), M, N, device="cuda"), torch.tensor(counts, device="cuda").int()
+        problem = deep_problem(300 * len(counts), len(counts), grouping="masked_depth")
+        load(KERNELS[name], problem)(a.t(), b.t(), out, ends=ends)
+        wanted = a.double().nan_to_num().view(-1, 300, M).mT @ b.double().view(-1, 300, N)
+        assert torch.allclose(out.double(), wanted, rtol=1e-4, atol=1e-3), counts
 
 
 @each("name, layouts", CASES)
@@ -155,6 +274,20 @@ def test_every_kernel_multiplies_batches(name, layouts, batch, m):
     assert near(out, a.double() @ b.double().mT, torch.bfloat16)
 
 
+@pytest.mark.parametrize(("batch", "m"), [(2, 1000), (37, 72), (300, 8)])
+@each("name, layouts", SUMS)
+def test_every_kernel_adds_to_each_matrix_of_a_batch_its_own(name, layouts, batch, m):
+    generator = torch.Generator("cuda").manual_seed(batch)
+    a = torch.randn(batch, m, K, device="cuda", generator=generator).bfloat16()
+    _, b = operands(m, batch, layouts)
+    whole = torch.randn(batch, m, N, device="cuda", generator=generator).bfloat16()
+    kernel = load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"), finish=SUM)
+    for added in (whole, whole[:1].expand(batch, m, N), whole[:, :1].expand(batch, m, N)):
+        out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
+        kernel(a, b, out, None, added, -0.5)
+        assert near(out, added.double() - 0.5 * (a.double() @ b.double().mT), torch.bfloat16)
+
+
 def deep_operands(k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A (k, m) and B (k, n)."""
     generator = torch.Generator("cuda").manual_seed(k)
@@ -198,6 +331,40 @@ def test_offsets_along_k_that_are_wrong_are_clamped(ends):
         a.t(), b.t(), out, ends=torch.tensor(ends, device="cuda", dtype=torch.int32)
     )
     assert torch.allclose(out.double(), exact_deep(a, b, ends), rtol=1e-4, atol=1e-3)
+
+
+def fp8_operands(m: int, groups: int, scales: str) -> tuple[torch.Tensor, ...]:
+    """A (m, k) and B (groups, n, k) of FP8, their scales as the kernel takes them, and both dequantised."""
+    generator = torch.Generator("cuda").manual_seed(m + groups)
+    a, b = (
+        torch.randn(*shape, FP8_K, device="cuda", generator=generator).to(torch.float8_e4m3fn)
+        for shape in ((m,), (groups, FP8_N))
+    )
+    deep, wide = -(-FP8_K // 128), -(-FP8_N // 128)
+    shapes = ((m,), (groups, FP8_N)) if scales == "row" else ((deep, m), (groups, wide, deep))
+    down, across = (torch.rand(*shape, device="cuda", generator=generator) + 0.5 for shape in shapes)
+    if scales == "row":
+        return a, b, down, across, a.double() * down[:, None], b.double() * across[..., None]
+    depth, rows = (torch.arange(size, device="cuda") // 128 for size in (FP8_K, FP8_N))
+    return a, b, down, across, a.double() * down.t()[:, depth], b.double() * across[:, rows[:, None], depth]
+
+
+@each("name, promote, scales", SCALED)
+def test_every_kernel_scales_each_group_by_its_own_scales_and_touches_no_other_row(name, promote, scales):
+    for rows in ROUTINGS.values():
+        m = sum(rows) + 24
+        a, b, down, across, wide_a, wide_b = fp8_operands(m, len(rows), scales)
+        out, ends = torch.full((m, FP8_N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
+        kernel = load(KERNELS[name], fp8_problem(m, len(rows), promote), finish=Finish(scales=scales))
+        given = down, across.view(-1) if scales == "row" else across
+        kernel(a, b, out, None, None, None, scales=given, ends=ends)
+        wanted = exact(wide_a, wide_b, ends.tolist())
+        assert torch.equal(out.isnan(), wanted.isnan()), rows
+        if sum(rows):
+            used = out.double()[: sum(rows)], wanted[: sum(rows)]
+            assert float((used[0] - used[1]).norm() / used[1].norm()) <= rel_err_max(torch.bfloat16, FP8_K, promote), (
+                rows
+            )
 
 
 # The functions ---------------------------------------------------------------------------------
@@ -246,6 +413,81 @@ def test_gradients_are_those_of_each_group():
         start = end
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm")
+@pytest.mark.parametrize("scales", ["row", "blocks"])
+def test_scaled_grouped_mm_is_the_scaled_product_of_each_group(scales):
+    rows, kinds = ROUTINGS["uneven"], torch.nn.functional.ScalingType
+    a, b, down, across, wide_a, wide_b = fp8_operands(sum(rows), len(rows), scales)
+    recipes = (kinds.RowWise, kinds.RowWise) if scales == "row" else (kinds.BlockWise1x128, kinds.BlockWise128x128)
+    given = (down, across) if scales == "row" else (down.t(), across.mT)
+    bias, ends = torch.randn(len(rows), FP8_N, device="cuda").bfloat16(), ends_of(rows)
+    with hopper_gemm.fallback("never"):
+        out = hopper_gemm.scaled_grouped_mm(
+            a, b.mT, given[0], recipes[0], given[1], recipes[1], bias=bias, offs=ends, activation="silu"
+        )
+    wanted = followed(exact(wide_a, wide_b, ends.tolist()), ends.tolist(), bias, "silu")
+    assert float((out.double() - wanted).norm() / wanted.norm()) <= rel_err_max(torch.bfloat16, FP8_K, 128)
+    if scales == "row":
+        theirs = torch.nn.functional.scaled_grouped_mm(
+            a, b.mT, down, recipes[0], across, recipes[1], offs=ends, use_fast_accum=True
+        )
+        ours = hopper_gemm.scaled_grouped_mm(a, b.mT, down, recipes[0], across, recipes[1], offs=ends)
+        assert float((ours.double() - theirs.double()).norm() / theirs.double().norm()) < 6e-3
+
+
+@pytest.mark.parametrize("activation", [None, "gelu", "relu", "swiglu"])
+def test_what_follows_the_product_is_one_launch_with_its_gradients(activation):
+    rows = ROUTINGS["uneven"]
+    n = N * 2 if activation == "swiglu" else N
+    a, b = operands(sum(rows), len(rows), n=n)
+    given = [(a.float() / 8).bfloat16(), b.mT.contiguous(), torch.randn(len(rows), n, device="cuda").bfloat16()]
+    given = given[: 2 if activation == "swiglu" else 3]
+    bias = given[2] if len(given) == 3 else None
+    ends = ends_of(rows)
+
+    def run():
+        if activation == "swiglu":
+            return hopper_gemm.grouped_swiglu(*given[:2], offs=ends)
+        return hopper_gemm.grouped_mm(*given[:2], offs=ends, bias=bias, activation=activation)
+
+    with hopper_gemm.fallback("never"):
+        assert right(run(), given[0], given[1].mT, ends.tolist(), bias=bias, activation=activation)
+        for tensor in given:
+            tensor.requires_grad_()
+        out = run()
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    starts = [0, *ends.tolist()]
+    product = torch.cat([wide[0][s:e] @ wide[1][g] for g, (s, e) in enumerate(pairwise(starts))])
+    group = torch.repeat_interleave(torch.tensor(rows, device="cuda"))
+    followed(product if bias is None else product + wide[2][group], [], None, activation).backward(gradient.double())
+    for ours, exactly in zip(given, wide, strict=True):
+        error = (ours.grad.double() - exactly.grad).norm() / exactly.grad.norm()
+        assert error < 6e-3
+
+
+def test_masked_products_have_bias_activation_and_gradients_of_the_rows_that_count():
+    rows = [0, 300, 1, 0, 129, 300, 7, 64]
+    a, b = operands(2400, 8)
+    given = [(a.float() / 8).bfloat16().view(8, 300, K), b.mT.contiguous(), torch.randn(8, N, device="cuda").bfloat16()]
+    counts = torch.tensor(rows, device="cuda", dtype=torch.int32)
+    used = torch.arange(300, device="cuda") < counts[:, None]
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    wanted = torch.nn.functional.gelu(wide[0] @ wide[1] + wide[2][:, None])[used]
+    for tensor in given:
+        tensor.requires_grad_()
+    with hopper_gemm.fallback("never"):
+        out = hopper_gemm.grouped_mm(*given[:2], counts=counts, bias=given[2], activation="gelu")
+    assert excess(out[used], wanted) <= 1
+    gradient = torch.randn_like(out).masked_fill_(~used[..., None], float("nan"))
+    out.backward(gradient)
+    wanted.backward(gradient[used].double())
+    for ours, exactly in zip(given, wide, strict=True):
+        kept = used if ours is given[0] else ...
+        assert (ours.grad[kept].double() - exactly.grad[kept]).norm() / exactly.grad[kept].norm() < 6e-3
+
+
 def test_a_row_has_the_same_bits_whatever_the_routing_of_the_others():
     tokens, groups, generator = 1000, 16, torch.Generator("cuda").manual_seed(1)
     x, (_, b) = torch.randn(tokens, 1024, device="cuda", generator=generator).bfloat16(), operands(8, groups, k=1024)
@@ -290,10 +532,30 @@ BMM += [(128, 16, 512, 128), (128, 16, 128, 512), (8, 1024, 1024, 1024), (64, 25
 @pytest.mark.parametrize(("batch", "m", "n", "k"), BMM)
 def test_bmm_is_one_launch_and_right(batch, m, n, k):
     a, b = (torch.randn(batch, *shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
-    hopper_gemm.bmm(a, b)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        out = hopper_gemm.bmm(a, b)
-        torch.cuda.synchronize()
-    launched = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    assert len(launched) == 1
+    assert kernels_launched(lambda: hopper_gemm.bmm(a, b)) == 1
+    out = hopper_gemm.bmm(a, b)
     assert torch.allclose(out.double(), a.double() @ b.double(), rtol=0.008, atol=5e-3)
+
+
+def kernels_launched(call: Callable[[], object]) -> int:
+    """Number of kernels that a call launches, the second time."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())
+
+
+@pytest.mark.parametrize(("batch", "m", "n", "k"), BMM)
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (1, 0.125), (0, 2), (0.5, 1)])
+def test_baddbmm_is_one_launch_and_right(batch, m, n, k, beta, alpha):
+    a, b = (torch.randn(batch, *shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
+    for shape in ((batch, m, n), (n,), (batch, 1, n)):
+        added = torch.randn(shape, device="cuda").bfloat16()
+
+        def run(added=added):
+            return hopper_gemm.baddbmm(added, a, b, beta=beta, alpha=alpha)
+
+        wanted = torch.baddbmm(added.double().expand(batch, m, n), a.double(), b.double(), beta=beta, alpha=alpha)
+        assert torch.allclose(run().double(), wanted, rtol=0.008, atol=5e-3)
+        assert beta == 0.5 or kernels_launched(run) == 1

@@ -12,7 +12,7 @@ from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 
-LAYOUTS = {"rows": "kk", "batch": "kk", "depth": "mn"}
+LAYOUTS = {"rows": "kk", "batch": "kk", "depth": "mn", "masked": "kk", "masked_depth": "mn"}
 
 
 def problem(grouping="rows", m=4096, n=512, k=2048, groups=8, **values):
@@ -29,9 +29,14 @@ def test_a_grouped_problem_equals_no_dense_one_and_no_other_grouping():
     [
         ({"groups": 0}, "groups must be a positive integer but got 0"),
         ({"groups": True}, "groups must be a positive integer but got True"),
-        ({"grouping": "batch", "m": 4097}, "m must be a multiple of groups in a batch but got 4097 of 8"),
+        ({"grouping": "batch", "m": 4097}, "m must be a multiple of groups of batch but got 4097 of 8"),
+        ({"grouping": "masked", "m": 4097}, "m must be a multiple of groups of masked but got 4097 of 8"),
+        ({"grouping": "masked_depth", "k": 2044}, "k must be a multiple of groups of masked_depth but got 2044 of 8"),
         ({"m": ROWS_MOST}, f"m must be below {ROWS_MOST} in groups"),
-        ({"dtype": "e4m3_bf16"}, "groups must have operands of 16 bits but got e4m3_bf16"),
+        (
+            {"dtype": "e4m3_bf16", "grouping": "batch"},
+            "groups of batch must have operands of 16 bits but got e4m3_bf16",
+        ),
         ({"m": 0}, "m must be a positive integer"),
     ],
 )
@@ -39,12 +44,13 @@ def test_a_problem_that_cannot_be_is_refused_in_one_line(values, words):
     with pytest.raises(ValueError, match=words) as refused:
         problem(**values)
     assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="grouping must be one of rows, batch, depth"):
+    with pytest.raises(ValueError, match="grouping must be one of rows, batch, depth, masked, masked_depth"):
         GroupedProblem(8, 8, 8, grouping="columns")
 
 
 def test_work_and_bytes_count_every_group_once():
-    rows, batch, depth = (problem(grouping) for grouping in GROUPINGS)
+    rows, batch, depth, masked, masked_depth = (problem(grouping) for grouping in GROUPINGS)
+    assert (masked.bytes, masked_depth.bytes) == (rows.bytes, depth.bytes)
     assert rows.flop == batch.flop == depth.flop == 2 * 4096 * 512 * 2048
     assert rows.bytes == batch.bytes == 2 * (4096 * 2048 + 8 * 512 * 2048 + 4096 * 512)
     assert depth.bytes == 2 * (4096 * 2048 + 512 * 2048 + 8 * 4096 * 512)
@@ -68,14 +74,32 @@ def test_a_kernel_that_does_not_know_groups_is_refused_by_name(config, grouping,
 def test_rows_are_read_along_k_and_sizes_are_in_reach_of_tma():
     assert [reason.rule for reason in reasons(GemmConfig(), GroupedProblem(64, 64, 64, layouts="mk"))] == ["group_rows"]
     assert [reason.rule for reason in reasons(GemmConfig(), problem(n=508))] == ["group_reach"]
-    assert [reason.rule for reason in reasons(GemmConfig(), problem(), Finish(bias=True))] == ["groups"]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "finish", "legal"),
+    [
+        ("rows", Finish(bias=True, activation="gelu"), True),
+        ("rows", Finish(activation="silu", gated=True), True),
+        ("rows", Finish(residual=True), False),
+        ("batch", Finish(scale=True, residual=True), True),
+        ("depth", Finish(bias=True), False),
+    ],
+)
+def test_a_finish_is_read_for_rows_of_c_and_picked_by_the_same_rule(grouping, finish, legal):
+    refused = [reason.rule for reason in reasons(GemmConfig(), problem(grouping), finish)]
+    assert refused == ([] if legal else ["group_finish"])
+    if legal:
+        for rows in (1, 64, 2048):
+            assert is_legal(choose(problem(grouping, m=8 * rows), finish=finish), problem(grouping, m=8 * rows), finish)
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_the_pick_is_legal_and_the_model_s_whatever_tables_say(grouping):
     """A tuned entry of the dense problem of these sizes does not serve."""
     every = [
-        problem(grouping, m=8 * groups * rows, groups=groups) for groups, rows in ((1, 1), (8, 512), (300, 1), (64, 64))
+        problem(grouping, m=8 * groups * rows, k=4800, groups=groups)
+        for groups, rows in ((1, 1), (8, 512), (300, 1), (64, 64))
     ]
     for wanted in every:
         pick = find(tables("h200"), wanted)

@@ -130,7 +130,7 @@ class Launches:
         monkeypatch.setattr(kernels, "_loaded", {})
         monkeypatch.setattr(launches.BACKGROUND, "compiles", lambda problem, kernels: False)
         monkeypatch.setattr(launches, "kernel_for", self.kernel)
-        grouped_mm._kernel.cache_clear()
+        grouped_mm.kernel_of_groups.cache_clear()
         monkeypatch.setattr(launches, "load_padded", self._padded)
         monkeypatch.setattr(launches, "launch_torch", self._torch)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -161,7 +161,7 @@ class Launches:
                 bias, residual, scale = added
                 kind = "swiglu" if finish.gated else "linear"
                 call = Call(a, b, bias, finish.activation or None, residual, scale, kind=kind)
-                out.copy_(finished(a.float() @ b.float().t(), call))
+                out.copy_(finished(a.float() @ b.float().mT, call))
             self.made.append((problem, b.shape, out.data_ptr()))
             self.names.append(str(finish or "product"))
             self.read.append((a, b))

@@ -8,6 +8,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import bmm as room
 from hopper_gemm.serve.ops import bmm_op
@@ -15,6 +16,8 @@ from tests.serve.refusal import refused_in_one_line
 from tests.serve.test_ops import Asked, near, recorded
 
 TYPES = [torch.bfloat16, torch.float16]
+
+baddbmm_op = torch.ops.hopper_gemm.baddbmm.default
 
 BATCH, M, N, K = 3, 24, 40, 16
 
@@ -183,3 +186,82 @@ def test_a_product_whose_matrices_start_anywhere_is_written_in_place(by_python):
     """Of 3 rows of 5 columns, 30 bytes each."""
     a, b = normal(4, 3, K), normal(4, K, 5)
     assert torch.allclose(room._bmm(a, b).float(), a.float() @ b.float(), atol=0.05, rtol=0.02)
+
+
+ADDED = [
+    (1, 1, (BATCH, M, N)),
+    (1, -0.5, (N,)),
+    (0, 2, (1, 1, N)),
+    (0.25, 1, (BATCH, 1, N)),
+    (1, 1, (M, 1)),
+    (-2, 3, (1,)),
+]
+"""beta, alpha, and the sizes of what is added."""
+
+
+def added(beta, alpha, shape, dtype):
+    """The arguments of a call of baddbmm."""
+    addend = normal(*shape, dtype=dtype) if beta else torch.full(shape, float("nan"), dtype=dtype)
+    return addend, normal(BATCH, M, K, dtype=dtype), normal(BATCH, K, N, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize(("beta", "alpha", "shape"), ADDED)
+def test_baddbmm_and_its_gradients_are_those_of_float64(beta, alpha, shape, dtype, out_dtype):
+    given = recorded(*added(beta, alpha, shape, dtype))
+    out = baddbmm_op(*given, beta, alpha, out_dtype)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    right = torch.baddbmm(wide[0].expand(BATCH, M, N), *wide[1:], beta=beta, alpha=alpha)
+    right.backward(gradient.double())
+    assert out.dtype == (out_dtype or dtype)
+    assert near(out, right.detach(), dtype)
+    for ours, exactly in zip(given, wide, strict=True):
+        assert (ours.grad.double() - exactly.grad).norm() <= 6e-3 * exactly.grad.norm()
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize(("beta", "alpha", "shape"), ADDED)
+def test_baddbmm_is_one_launch_that_reads_what_is_added_in_place(launches, monkeypatch, beta, alpha, shape, out_dtype):
+    addend, a, b = added(beta, alpha, shape, torch.bfloat16)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    out = room._sum_of(addend, a, b, beta, alpha, out_dtype)
+    right = torch.baddbmm(addend.double().expand(BATCH, M, N), a.double(), b.double(), beta=beta, alpha=alpha)
+    assert near(out, right, torch.bfloat16)
+    ((_, problem),), (finish,) = launches.loaded, launches.finishes
+    assert (problem.grouping, problem.groups, problem.rows) == ("batch", BATCH, M)
+    scaled, residual = alpha != 1, beta != 0
+    assert finish == (Finish(scale=scaled, residual=residual) if scaled or residual else None)
+
+
+def test_the_operator_of_baddbmm_is_what_torch_asks_of_one():
+    given = recorded(*added(1, 1, (N,), torch.bfloat16))
+    torch.library.opcheck(baddbmm_op, given)
+    torch.library.opcheck(baddbmm_op, (*given, 0.5, 2.0, torch.float32))
+    whole = torch.compile(hopper_gemm.baddbmm, fullgraph=True, backend=CompileCounter())
+    assert torch.equal(whole(*given, alpha=2), baddbmm_op(*given, alpha=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_baddbmm_of_other_tensors_is_torch_s(dtype):
+    given = added(0.5, 2, (BATCH, M, N), dtype)
+    right = torch.baddbmm(*given, beta=0.5, alpha=2)
+    assert torch.equal(hopper_gemm.baddbmm(*given, beta=0.5, alpha=2), right)
+
+
+def test_what_baddbmm_cannot_add_is_refused_in_one_line():
+    addend, a, b = added(1, 1, (BATCH, M, N), torch.bfloat16)
+    for call, error, words in (
+        (lambda: baddbmm_op(addend[:, :5], a, b), ValueError, r"input must broadcast to \(3, 24, 40\) but is"),
+        (lambda: baddbmm_op(addend[None], a, b), ValueError, "input must broadcast to"),
+        (
+            lambda: baddbmm_op(addend.half(), a, b),
+            ValueError,
+            "input must be torch.bfloat16 on cpu but is torch.float16",
+        ),
+        (lambda: baddbmm_op(addend, a, b[0]), ValueError, r"batch2 must be \(batch, k, n\) but is"),
+        (lambda: hopper_gemm.baddbmm(1, a, b), TypeError, "input must be a torch tensor but is 'int'"),
+    ):
+        refused_in_one_line(call, error, words)

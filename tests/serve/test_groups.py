@@ -42,10 +42,21 @@ def gpu(monkeypatch):
     """A stand-in for a GPU: the operator of CPU tensors runs what it runs there, and launches are noted."""
     made = []
 
-    def kernel_for(problem, device):
-        def launch(a, b, out, ends=None):
+    def kernel_for(problem, device, finish=None):
+        def launch(a, b, out, *added, ends=None):
             made.append((problem, a, b, out, ends))
-            out.copy_(room._on_cpu(a, b.mT, ends, out.dtype))
+            assert (finish is None) == (added == ())
+            bias, activation = None, None
+            if finish is not None:
+                bias, activation = added[0], "swiglu" if finish.gated else finish.activation or None
+                assert added[1:] == (None, None)
+                assert finish.bias == (bias is not None)
+            bias = None if bias is None else bias.view(len(b), -1)
+            masked = problem.grouping.startswith("masked")
+            call = room.Grouped(a, b.mT, ends, out.dtype, bias, activation, masked)
+            product = room._on_cpu(*call)
+            for start, end in [(0, len(out))] if call.deep else call.spans():
+                out[start:end] = product[start:end]
 
         return launch
 
@@ -53,9 +64,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(room.checks, "check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    room._kernel.cache_clear()
+    room.kernel_of_groups.cache_clear()
     yield made
-    room._kernel.cache_clear()
+    room.kernel_of_groups.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -116,6 +127,27 @@ def test_offsets_that_fall_or_exceed_the_rows_are_clamped():
     assert near(out[20:], a[20:].double() @ b[3].double(), torch.bfloat16)
 
 
+@pytest.mark.parametrize(
+    ("ends", "masked", "words"),
+    [
+        ((3, 2, 31, 40), False, r"offs\[1\] must be 3 to 40 but is 2; offs must neither fall nor exceed all"),
+        ((3, 3, 31, 41), False, r"offs\[3\] must be 31 to 40 but is 41"),
+        ((-1, 3, 31, 40), False, r"offs\[0\] must be 0 to 40 but is -1"),
+        ((3, 11, 0, 10), True, r"counts\[1\] must be 0 to 10 but is 11; counts must be of its group"),
+        ((3, 10, 0, -1), True, r"counts\[3\] must be 0 to 10 but is -1"),
+    ],
+)
+def test_offsets_are_checked_on_the_host_where_that_is_asked_for(gpu, ends, masked, words):
+    """Along k too; what fits passes, and without the context all of them are clamped."""
+    a, b, offs = operands(ends=ends)
+    for run in (operator, room._on_gpu):
+        with hopper_gemm.checked_offsets():
+            refused_in_one_line(lambda run=run: run(a, b, offs, masked=masked), ValueError, words)
+            refused_in_one_line(lambda run=run: run(a.t(), a, offs, masked=masked), ValueError, words)
+            run(a, b, torch.tensor((3, 3, 9, 10), dtype=torch.int32), masked=masked)
+        run(a, b, offs, masked=masked)
+
+
 def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
     a, _, offs = operands()
     b = torch.randn(ROWS, N).bfloat16()
@@ -160,12 +192,142 @@ def test_gradients_are_those_of_float64():
     assert alone.shape == a.shape
 
 
+FOLLOWING = [(True, None), (False, "gelu"), (True, "silu"), (True, "gelu_tanh"), (False, "relu"), (False, "swiglu")]
+"""Whether there is a bias, and an activation."""
+
+
+def layer(a, b, bias, activation, ends=((0, 3), (3, 3), (3, 31), (31, 40))):
+    """What torch makes of each group, in the type of the operands."""
+    parts = []
+    for group, (start, end) in enumerate(ends):
+        z = a[start:end] @ b[group] if bias is None else a[start:end] @ b[group] + bias[group]
+        gate, up = z.chunk(2, -1)
+        approximate = "tanh" if activation == "gelu_tanh" else "none"
+        parts.append(
+            functional.silu(gate) * up
+            if activation == "swiglu"
+            else functional.gelu(z, approximate=approximate)
+            if activation in ("gelu", "gelu_tanh")
+            else getattr(functional, activation)(z)
+            if activation
+            else z
+        )
+    return torch.cat(parts)
+
+
+def public(a, b, offs, bias, activation):
+    """A call of the function for an activation."""
+    if activation == "swiglu":
+        return hopper_gemm.grouped_swiglu(a, b, offs=offs)
+    return hopper_gemm.grouped_mm(a, b, offs=offs, bias=bias, activation=activation)
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_what_follows_is_part_of_the_launch_and_right(gpu, biased, activation):
+    a, b, offs = operands()
+    bias = torch.randn(GROUPS, N).bfloat16() if biased else None
+    out = room._on_gpu(a, b, offs, None, bias, activation)
+    assert near(out, layer(a.double(), b.double(), None if bias is None else bias.double(), activation), torch.bfloat16)
+    assert len(gpu) == 1
+    room._on_gpu(a, b.contiguous(), offs, None, bias, activation)
+    assert gpu[-1][0].layouts == ("kk" if activation == "swiglu" else "kn"), "gate and up are read along k"
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_gradients_of_what_follows_are_those_of_float64(biased, activation):
+    a, b, offs = operands(torch.float16)
+    given = [a, b.contiguous(), torch.randn(GROUPS, N).half()][: 2 + biased]
+    for tensor in given:
+        tensor.requires_grad_()
+    out = operator(*given[:2], offs, None, given[2] if biased else None, activation)
+    gradient = torch.randn_like(out)
+    out.backward(gradient)
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    layer(*wide[:2], wide[2] if biased else None, activation).backward(gradient.double())
+    for ours, exactly in zip(given, wide, strict=True):
+        assert torch.allclose(ours.grad.double(), exactly.grad, rtol=2e-2, atol=2e-2)
+
+
+COUNTS = (0, 10, 3, -2, 99)
+
+
+def masked_operands():
+    """a (groups, rows, k), b (groups, k, n), counts, and the rows of each group that count."""
+    a, b = torch.randn(5, 10, K).bfloat16(), torch.randn(5, K, N).bfloat16()
+    return a, b, torch.tensor(COUNTS, dtype=torch.int32), [0, 10, 3, 0, 10]
+
+
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_rows_behind_a_count_are_not_written_and_have_no_part_in_gradients(gpu, biased, activation):
+    a, b, counts, rows = masked_operands()
+    given = [a, b, torch.randn(5, N).bfloat16()][: 2 + biased]
+    flat = a.reshape(-1, K)
+    out = room._on_gpu(flat, b, counts, None, given[2] if biased else None, activation, True)
+    ((problem, left, _, _, ends),) = gpu
+    assert (problem.grouping, problem.m, problem.groups, problem.rows) == ("masked", 50, 5, 10)
+    assert (left.data_ptr(), ends.data_ptr()) == (a.data_ptr(), counts.data_ptr())
+    used = torch.arange(10) < torch.tensor(rows)[:, None]
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    spans = [(10 * at, 10 * at + count) for at, count in enumerate(rows)]
+    right = layer(wide[0].reshape(-1, K), wide[1], wide[2] if biased else None, activation, spans)
+    assert near(out[used.flatten()], right, torch.bfloat16)
+    for tensor in given:
+        tensor.requires_grad_()
+    bias = given[2] if biased else None
+    if activation == "swiglu":
+        out = hopper_gemm.grouped_swiglu(*given[:2], counts=counts)
+    else:
+        out = hopper_gemm.grouped_mm(*given[:2], counts=counts, bias=bias, activation=activation)
+    with torch.no_grad():
+        gradient = torch.randn_like(out)
+        gradient[~used] = float("nan")
+    out.backward(gradient)
+    right.backward(gradient[used].double())
+    for ours, exactly in zip(given, wide, strict=True):
+        kept = used if ours is a else ...
+        assert torch.allclose(ours.grad[kept].double(), exactly.grad[kept], rtol=5e-2, atol=0.2)
+
+
+def test_the_gradient_of_masked_weights_is_one_launch_along_k(gpu):
+    a, _, counts, rows = masked_operands()
+    b = torch.randn(50, N).bfloat16()
+    out = room._on_gpu(a.reshape(-1, K).t(), b, counts, torch.float32, masked=True)
+    assert gpu[0][0].grouping == "masked_depth"
+    for at, count in enumerate(rows):
+        right = a[at, :count].double().t() @ b[10 * at : 10 * at + count].double()
+        assert torch.allclose(out[at].double(), right, atol=1e-4)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batches_take_what_follows_with_and_without_counts(dtype):
+    a, b, counts, rows = masked_operands()
+    a, b, bias = a.to(dtype), b.to(dtype), torch.randn(5, N).to(dtype)
+    right = torch.relu(a.float() @ b.float() + bias.float()[:, None]).to(dtype)
+    assert torch.allclose(hopper_gemm.grouped_mm(a, b, bias=bias, activation="relu"), right, rtol=0.02, atol=0.05)
+    out = hopper_gemm.grouped_mm(a, b, counts=counts, bias=bias, activation="relu")
+    for at, count in enumerate(rows):
+        assert torch.allclose(out[at, :count], right[at, :count], rtol=0.02, atol=0.05)
+
+
+@needs_torch
+@pytest.mark.parametrize(("biased", "activation"), FOLLOWING)
+def test_what_torch_runs_is_finished_by_torch(biased, activation):
+    a, b, offs = operands(torch.float32)
+    bias = torch.randn(GROUPS, N) if biased else None
+    assert torch.allclose(public(a, b, offs, bias, activation), layer(a, b, bias, activation), rtol=1e-4, atol=1e-4)
+
+
 def test_the_operator_is_what_torch_asks_of_one():
     a, b, offs = operands()
     torch.library.opcheck(operator.default, (a, b, offs))
     torch.library.opcheck(operator.default, (a, b, offs, torch.float32))
     given = a.requires_grad_(), b.detach().requires_grad_(), offs
     torch.library.opcheck(operator.default, given)
+    bias = torch.randn(GROUPS, N).bfloat16().requires_grad_()
+    for activation in ("gelu", "swiglu"):
+        torch.library.opcheck(operator.default, (*given, None, bias if activation == "gelu" else None, activation))
+    torch.library.opcheck(operator.default, (*given, None, bias, "relu", True))
     torch.library.opcheck(operator.default, (a.detach().t(), torch.randn(ROWS, N).bfloat16(), offs))
 
 
@@ -176,6 +338,10 @@ def test_a_compiled_call_makes_no_break_and_serves_all_numbers_of_rows():
         a, (_, b, offs) = torch.randn(rows, K).bfloat16(), operands()
         assert torch.equal(layer(a, b, offs), operator(a, b, offs).relu())
     assert counter.frame_count == 1
+    bias = torch.randn(GROUPS, N).bfloat16()
+    for activation, added in (("gelu", bias), ("swiglu", None)):
+        whole = torch.compile(public, fullgraph=True, backend=CompileCounter())
+        assert torch.equal(whole(a, b, offs, added, activation), operator(a, b, offs, None, added, activation))
     with FakeTensorMode():
         a, b, offs = operands()
         assert hopper_gemm.grouped_mm(a, b, offs=offs).shape == (ROWS, N)
@@ -210,13 +376,38 @@ def wrong_calls():
         (lambda: operator(a, b.half(), offs), TypeError, "must both be bfloat16 or both float16"),
         (lambda: operator(a, b, offs.long()), ValueError, r"offs must be \(4,\) torch.int32, the end of each group"),
         (lambda: operator(a, b, offs[:3]), ValueError, r"offs must be \(4,\) torch.int32.* but is \(3,\)"),
-        (lambda: operator(a, b, offs.to("meta")), ValueError, "must be on one device"),
+        (
+            lambda: operator(a, b, offs.to("meta")),
+            ValueError,
+            "groups must end on the operands' device, cpu, but end on meta",
+        ),
         (lambda: operator(a, b, offs, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
         (lambda: operator(a[:, :28], b[:, :28], offs), ValueError, "k must be a multiple of 8 in groups but got 28"),
         (lambda: operator(a, b[..., :44], offs), ValueError, "n must be a multiple of 8 in groups but got 44"),
-        (lambda: public(a, b), TypeError, "offs must be an int32 tensor for a 2-D operand but is None"),
+        (lambda: public(a, b), TypeError, "offs must be an int32 tensor for such operands but is None"),
         (lambda: public(a, None, offs=offs), TypeError, "mat_b must be a torch tensor but is 'NoneType'"),
-        (lambda: public(a, b, offs=offs, bias=a), ValueError, "bias must be None"),
+        (lambda: operator(a, b, offs, None, a), ValueError, r"bias must be \(4, 48\) torch.bfloat16 on cpu but is"),
+        (lambda: operator(a.t(), a, offs, None, a), ValueError, "bias and activation must be None unless groups are"),
+        (lambda: public(a.t(), a, offs=offs, activation="relu"), ValueError, "bias and activation must be None unless"),
+        (lambda: public(a, b, offs=offs, bias=3), TypeError, "bias must be a torch tensor but is 'int'"),
+        (lambda: public(a, b, offs=offs, activation="tanh"), ValueError, "activation must be None or one of"),
+        (
+            lambda: operator(a, b[..., :40], offs, activation="swiglu"),
+            ValueError,
+            "n must be gate and up of a multiple",
+        ),
+        (lambda: hopper_gemm.grouped_swiglu(a, b), TypeError, "offs must be an int32 tensor"),
+        (lambda: public(a, b, offs=offs, counts=offs), ValueError, "offs must be None"),
+        (lambda: public(b.mT, b, offs=offs), ValueError, "offs must be None for two 3-D operands"),
+        (lambda: public(a, b, counts=offs), ValueError, r"counts must be None unless mat_a is \(groups, rows, k\)"),
+        (lambda: public(b.mT, b, counts=[3]), TypeError, "counts must be an int32 tensor for such operands but is"),
+        (lambda: public(b.mT[:3], b, counts=offs), ValueError, "mat_a and mat_b must have one number of groups"),
+        (
+            lambda: operator(a, b, offs[:3], masked=True),
+            ValueError,
+            r"counts must be \(4,\) torch.int32, the rows of each",
+        ),
+        (lambda: operator(a[:38], b, offs, masked=True), ValueError, "masked groups must be of one size but 4"),
     ]
 
 

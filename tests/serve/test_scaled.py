@@ -69,7 +69,7 @@ def gpu(monkeypatch):
                 assert all(vector.is_contiguous() for vector in scales)
                 assert not any(vector.data_ptr() % 16 for vector in scales)
             made.append((problem, finish))
-            out.copy_(room._reference(a, b.t(), *scales, finish.scales, bias, finish.activation or None, out.dtype))
+            out.copy_(room.reference(a, b.t(), *scales, finish.scales, bias, finish.activation or None, out.dtype))
 
         return launch
 

@@ -34,7 +34,10 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 @partial(command, commands=app)
 def verify(
     pairs: Annotated[
-        int, typer.Option(min=0, help="Drawn pairs of config and problem; three of FP8 besides for each ten.")
+        int,
+        typer.Option(
+            min=0, help="Drawn pairs of config and problem; three of FP8 and three of groups besides for each ten."
+        ),
     ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn pairs.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="After so long nothing else is begun.")] = None,
@@ -70,7 +73,7 @@ def verify(
     out = out or OUT
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.tune.measure.device import find_hopper
-    from tests.verify.drawing import fp8_pairs
+    from tests.verify.drawing import fp8_pairs, grouped_pairs
     from tests.verify.drawing import pairs as drawn
     from tests.verify.harness import Harness, VerifyJob, compile_all, suspects
     from tests.verify.kinds import load_jobs
@@ -88,7 +91,9 @@ def verify(
         raise ValueError(f"--fixed must name a commit or say what was fixed but got {fixed!r}")
     measures = not (cpu or compile_only or fixed)
     boards = [find_hopper(index) for index in options.gpus_of(gpus)] if measures else []
-    loads, alone = list(load_jobs()), list(map(VerifyJob, (*drawn(seed, pairs), *fp8_pairs(seed, pairs * 3 // 10))))
+    besides = pairs * 3 // 10
+    every = *drawn(seed, pairs), *fp8_pairs(seed, besides), *grouped_pairs(seed, besides)
+    loads, alone = list(load_jobs()), list(map(VerifyJob, every))
     alone = [*suspects(read_rows(out), [*loads, *alone]), *alone]
     wanted = [*(job.row() for job in (*alone, *loads)), *wanted_models()]
     if fixed:

@@ -12,6 +12,7 @@ from typing import Any
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, SCALES, Finish
+from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import BLOCK, DTYPES, FP8_DTYPES, LAYOUTS, PROMOTED, GemmProblem
@@ -91,7 +92,8 @@ class Pair:
             ValueError: a parameter or a value that there is not.
         """
         finish = Finish(**values["finish"]) if "finish" in values else None
-        return Pair(config_of(values["config"]), GemmProblem(**values["problem"]), values["seed"], finish)
+        kind = GroupedProblem if "groups" in values["problem"] else GemmProblem
+        return Pair(config_of(values["config"]), kind(**values["problem"]), values["seed"], finish)
 
 
 def values_of(name: str) -> tuple[Any, ...]:
@@ -214,6 +216,75 @@ def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
         words = drawn_problem(rng, launched := varied(config, **launch), "bf16", "kk", shape)
         n, k = (-(-size // FP8_STEP) * FP8_STEP for size in (words.n, 2 * words.k))
         problem, data = GemmProblem(words.m, n, k, dtype, promote=promote), rng.randrange(2**31)
+        drawn = (Pair(way, problem, data, finish) for way in (launched, config))
+        yield from islice((pair for pair in drawn if pair.legal), 1)
+
+
+GROUPS = (1, 2, 3, 8, 31, 32, 33, 70, 130)
+"""Numbers of groups; a warp looks at 32 at once."""
+
+WALKS: list[dict[str, Any]] = [{}, {"cluster_m": 2}, {"cluster_n": 2}, {"schedule": "pingpong"}]
+WALKS += [{"schedule": "pingpong", "cluster_m": 2}, {"scheduler": "dynamic"}, {"scheduler": "dynamic", "cluster_n": 2}]
+"""What changes the walks over groups."""
+
+MOST_OF_B = 2**26
+"""Elements of B of all groups, and of C of groups along k, at most."""
+
+GROUP_LAYOUTS = {"rows": ("kk", "kn"), "masked": ("kk", "kn"), "batch": LAYOUTS}
+"""Of other groupings ``mn``."""
+
+GROUP_FINISHES = {
+    "batch": (None, Finish(residual=True), Finish(scale=True, residual=True), Finish(bias=True)),
+    "rows": (None, Finish(bias=True), Finish(activation="silu", gated=True), Finish(bias=True, activation="gelu")),
+}
+"""Of ``masked`` those of ``rows``; of groups along k none."""
+
+
+def grouped_pairs(seed: int, total: int, each: int = 3) -> Iterator[Pair]:
+    """Pairs of groups, as :func:`fp8_pairs`: groupings and techniques in turn, a third of those of rows of FP8."""
+    every = (pair for number in count() for pair in _grouped_kernel(random.Random(f"{seed}/{number}/of"), number, each))
+    return islice(every, total)
+
+
+def _grouped_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
+    """A kernel of groups on problems, each launched in a drawn way; none if no draw is legal."""
+    grouping, technique = GROUPINGS[number % len(GROUPINGS)], number // len(GROUPINGS)
+    layouts, finish = rng.choice(GROUP_LAYOUTS.get(grouping, ("mn",))), None
+    dtype, promote = rng.choice(DTYPES), 0
+    if not grouping.endswith("depth"):
+        finish = rng.choice(GROUP_FINISHES["batch" if grouping == "batch" else "rows"])
+    fixed: dict[str, Any] = {name: DEFAULTS[name] for name in DRAWN if name not in PLAIN}
+    fixed |= {"split_k": 1, "reverse_k": False, "pace": 0, "swap_ab": rng.random() < 0.4} | rng.choice(WALKS)
+    fixed |= FP8_STRATA[technique % len(FP8_STRATA)]
+    if grouping in ("rows", "masked") and technique % 3 == 0:
+        finish = Finish(scales=rng.choice(("row", "blocks")), bias=rng.random() < 0.5)
+        dtype, layouts, promote = rng.choice(FP8_DTYPES), "kk", BLOCK
+        fixed |= {"k_depth": 4, "stages": "max"}
+    if finish is not None and finish.gated:
+        fixed |= {"swap_ab": False}
+        layouts = "kk"
+    typical = GroupedProblem(4096, 512, 4096, dtype, layouts, promote=promote, groups=8, grouping=grouping)
+    for _ in range(FP8_TRIES):
+        config = drawn_config(rng, **fixed)
+        if is_legal(config, typical, finish):
+            break
+    else:
+        return
+    for shape in islice(cycle(SHAPES), number, number + each):
+        launch = {name: value for name, value in drawn_launch(rng, config).items() if name in PLAIN}
+        launch["split_k"] = 1
+        words = drawn_problem(rng, launched := varied(config, **launch), "bf16", "mn", shape)
+        groups, step = rng.choice(GROUPS), FP8_STEP
+        n, k = (-(-size // step) * step for size in (words.n, words.k))
+        m, deep = words.m, grouping.endswith("depth")
+        while groups > 1 and groups * n * (m if deep else k) > MOST_OF_B:
+            groups //= 2
+        if grouping in ("batch", "masked"):
+            m = groups * reachable(-(-m // groups))
+        elif grouping == "masked_depth":
+            k = groups * -(-k // groups)
+        problem = GroupedProblem(m, n, k, dtype, layouts, promote=promote, groups=groups, grouping=grouping)
+        data = rng.randrange(2**31)
         drawn = (Pair(way, problem, data, finish) for way in (launched, config))
         yield from islice((pair for pair in drawn if pair.legal), 1)
 

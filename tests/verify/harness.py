@@ -41,7 +41,7 @@ BOARDS = 2
 
 JUDGES = (
     *(f"hopper_gemm.tune.measure.{name}" for name in ("correctness", "scaling")),
-    *(f"tests.verify.{name}" for name in ("busy", "harness", "judge", "load")),
+    *(f"tests.verify.{name}" for name in ("busy", "groups", "harness", "judge", "load")),
 )
 """Modules that decide what is right on a GPU."""
 

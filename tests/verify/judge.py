@@ -13,6 +13,7 @@ import torch
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.serve.call import Call
@@ -20,7 +21,9 @@ from hopper_gemm.serve.reference import activated, finished
 from hopper_gemm.tune.measure import scaling
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES, filled
+from tests.verify import groups
 from tests.verify.drawing import Pair
+from tests.verify.groups import flat
 from tests.verify.rows import Finding
 
 if TYPE_CHECKING:
@@ -97,7 +100,7 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
         runs: launches on ordinary data that must give the same bits.
         replay: how to capture a graph, or None.
     """
-    problem = pair.problem
+    problem = flat(pair.problem) if isinstance(pair.problem, GroupedProblem) else pair.problem
     a, b = ordinary(problem, pair.seed, device)
     if pair.finish is not None and not problem.is_fp8:
         b = b * problem.k**-0.5  # where activations bend
@@ -118,7 +121,7 @@ def check_pair(launch: Launch, pair: Pair, device: str, runs: int = RUNS, replay
                 return Finding(f"replay {number + 1} of a graph gave other bits than the first run")
     if pair.finish is not None:
         return Finding("", digest(first))
-    reason = _check_special(launch, problem, a.clone(), b.clone(), again, pair.seed)
+    reason = _check_special(launch, pair, a.clone(), b.clone(), again)
     return Finding(reason, "" if reason else digest(first))
 
 
@@ -166,12 +169,14 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def added(pair: Pair, device: str) -> Call:
     """What a pair's finish adds, drawn by its seed; of the call's other arguments the activation."""
     finish, problem = pair.finish or Finish(), pair.problem
+    if isinstance(problem, GroupedProblem):
+        problem = flat(problem)
     generator = torch.Generator(device).manual_seed(pair.seed + 1)
     operand, result = types_of(problem.dtype)
     out = TYPES[result]
     own = TYPES.get(operand, torch.float16 if out == torch.float16 else torch.bfloat16)
     bias = filled(1, problem.n, "normal", generator)[0].to(own) if finish.bias else None
-    residual = filled(problem.m, problem.n, "normal", generator).to(out) if finish.residual else None
+    residual = filled(problem.m, pair.problem.n, "normal", generator).to(out) if finish.residual else None
     nothing = torch.empty(0, device=device)
     return Call(nothing, nothing, bias, finish.activation, residual, 0.75 if finish.scale else None)
 
@@ -180,12 +185,19 @@ def scales_of(pair: Pair, device: str) -> scaling.Scales:
     """The scales of a pair of FP8, by which the product comes to where activations bend."""
     assert pair.finish is not None
     generator = torch.Generator(device).manual_seed(pair.seed + 2)
-    first, second = scaling.drawn_scales(pair.problem, pair.finish.scales, generator)
+    kind, problem = pair.finish.scales, pair.problem
+    of_groups = isinstance(problem, GroupedProblem)
+    draw: Any = groups.drawn_scales if of_groups else scaling.drawn_scales
+    first, second = draw(problem, kind, generator)
     return first.mul_(pair.problem.k**-0.5), second
 
 
 def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """What a pair's kernel must compute, in fp32."""
+    if isinstance(pair.problem, GroupedProblem):
+        device = a.device.type
+        scales = scales_of(pair, device) if pair.problem.is_fp8 else None
+        return groups.product_of(pair, a, b, added(pair, device), scales)
     if pair.finish is not None and pair.finish.gated:
         gate, up = product(a, b).chunk(2, -1)
         return activated(gate, pair.finish.activation) * up
@@ -196,9 +208,12 @@ def finished_product(pair: Pair, a: torch.Tensor, b: torch.Tensor) -> torch.Tens
 
 def finishing(kernel: LoadedKernel, pair: Pair, device: str) -> Launch:
     """The launch of a pair's kernel with what its finish adds."""
+    call = added(pair, device)
+    if isinstance(pair.problem, GroupedProblem):
+        scales = scales_of(pair, device) if pair.problem.is_fp8 else None
+        return groups.launching(kernel, pair, call, scales, device)
     if pair.finish is None:
         return kernel
-    call = added(pair, device)
     if pair.finish.scales:
         scales = scaling.for_kernel(scales_of(pair, device), pair.finish.scales)
         return lambda a, b, out: kernel(a, b, out, call.bias, None, None, scales=scales)
@@ -213,18 +228,16 @@ def digest(matrix: torch.Tensor) -> str:
 # Special values ----------------------------------------------------------------------------------
 
 
-def _check_special(
-    launch: Launch, problem: GemmProblem, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, seed: int
-) -> str:
+def _check_special(launch: Launch, pair: Pair, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> str:
     """Mistakes where a few rows of A and B hold one special value each, or are zero, or subnormal.
 
     One value in a row: then what comes out does not depend on the order of the sum. Subnormal numbers that are taken
     for zero show where they meet an infinity.
     """
-    plant(a, seed, (*SPECIALS, HUGE[a.dtype], -HUGE[a.dtype]), whole_rows=True)
-    plant(b, seed + 1, (*SPECIALS, -HUGE[b.dtype], HUGE[b.dtype]))
+    plant(a, pair.seed, (*SPECIALS, HUGE[a.dtype], -HUGE[a.dtype]), whole_rows=True)
+    plant(b, pair.seed + 1, (*SPECIALS, -HUGE[b.dtype], HUGE[b.dtype]))
     launch(a, b, out.fill_(1.0))
-    expected = product(a, b)
+    expected = finished_product(pair, a, b)
     wanted, most = expected.to(out.dtype), torch.finfo(out.dtype).max
     sure = ~((expected.abs() > (1 - NEAR) * most) & (expected.abs() < (1 + NEAR) * most))
     for name, test in (("NaN", torch.isnan), ("+inf", torch.isposinf), ("-inf", torch.isneginf)):
@@ -235,7 +248,8 @@ def _check_special(
             return f"{int(differ.sum())} elements are {name} in one of both: {have}"
     finite = torch.isfinite(out) & torch.isfinite(expected)
     sizes = [one.float().abs().nan_to_num(0.0, 0.0).amax(1) for one in (a, b)]
-    allowed = 0.01 * expected.abs() + 1e-3 * problem.k**0.5 + sizes[0][:, None] * sizes[1] * 2.0**-16
+    both = groups.outer(pair, *sizes) if isinstance(pair.problem, GroupedProblem) else sizes[0][:, None] * sizes[1]
+    allowed = 0.01 * expected.abs() + 1e-3 * pair.problem.k**0.5 + both * 2.0**-16
     wrong = finite & ((out.float() - expected).abs() > allowed)
     if wrong.any():
         return f"{int(wrong.sum())} elements beside special values are wrong"

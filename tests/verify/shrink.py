@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.rules.pairs import reachable
 from hopper_gemm.tune.parameters import DEFAULTS, all_values, varied
 from tests.verify.drawing import Pair
@@ -54,8 +56,9 @@ def _nearer_defaults(pair: Pair) -> Iterator[Pair]:
 
 
 def _smaller_problems(pair: Pair) -> Iterator[Pair]:
-    for side in ("m", "n", "k"):
+    for side in ("m", "n", "k", "groups") if isinstance(pair.problem, GroupedProblem) else ("m", "n", "k"):
         size = getattr(pair.problem, side)
         for less in sorted({1, 8, size // 8, size // 2, reachable(size // 2), size - size // 4} - {0}):
-            if less < size:
-                yield replace(pair, problem=replace(pair.problem, **{side: less}))
+            with contextlib.suppress(ValueError):  # groups that do not divide a side
+                if less < size:
+                    yield replace(pair, problem=replace(pair.problem, **{side: less}))

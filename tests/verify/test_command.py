@@ -62,7 +62,7 @@ def test_the_part_without_a_gpu_writes_rows_and_a_page(capsys, monkeypatch, tmp_
     assert (told["rows"], told["failed"]) == (1, code)
     text = page.read_text()
     assert "| ledger | 1 |" in text
-    assert "9 pairs of config and problem" in text, "still to be run, two of them of FP8"
+    assert "11 pairs of config and problem" in text, "still to be run, two of them of FP8 and two of groups"
     assert "3 damaged results folders" in text
 
 

@@ -8,9 +8,11 @@ from itertools import islice
 import pytest
 
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.grouped import GROUPINGS
 from hopper_gemm.model.problem import FP8_DTYPES, PROMOTED
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
-from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, fp8_pairs, legal_configs, pairs
+from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, fp8_pairs, grouped_pairs, legal_configs, pairs
+from tests.verify.groups import ends_of
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_every_turn_has_clusters_of_two_axes_with_and_without_the_dynamic_schedu
 
 
 def test_a_pair_is_read_back_from_its_row():
-    for pair in (*pairs(5, 20), *fp8_pairs(5, 20)):
+    for pair in (*pairs(5, 20), *fp8_pairs(5, 20), *grouped_pairs(5, 20)):
         assert Pair.of(pair.as_dict()) == pair
 
 
@@ -81,3 +83,23 @@ def test_fp8_pairs_are_legal_and_have_every_type_recipe_and_interval_with_and_wi
     assert of_rows == {("blocks", 128), *((scales, step) for scales in ("tensor", "row") for step in PROMOTED)}
     split = {pair.config.split_k > 1 for pair in drawn if pair.finish.scales == "blocks"}
     assert split == {True, False}
+
+
+def test_grouped_pairs_are_legal_and_have_every_grouping_walk_finish_and_kind_of_offsets():
+    drawn = list(grouped_pairs(1, 300))
+    assert len(drawn) == 300
+    assert all(pair.legal for pair in drawn)
+    assert drawn[:20] == list(grouped_pairs(1, 20)) != list(grouped_pairs(2, 20))
+    groupings = Counter(pair.problem.grouping for pair in drawn)
+    assert set(groupings) == {*GROUPINGS}
+    assert min(groupings.values()) > 300 / len(GROUPINGS) / 2
+    walks = Counter((pair.config.scheduler, pair.config.schedule) for pair in drawn)
+    assert min(walks.values()) > 20
+    assert len(walks) == 3
+    assert {pair.finish.scales for pair in drawn if pair.finish} == {"", "row", "blocks"}
+    assert {pair.finish.gated for pair in drawn if pair.finish} == {True, False}
+    assert max(pair.problem.groups for pair in drawn) > 64
+    ends = [(pair.problem, ends_of(pair.problem, pair.seed)) for pair in drawn]
+    assert [given for problem, given in ends if (given is None) != (problem.grouping == "batch")] == []
+    falls = [given != sorted(given) or min(given) < 0 for problem, given in ends if problem.grouping == "rows"]
+    assert 0 < sum(falls) < len(falls)

@@ -9,9 +9,12 @@ import torch
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
+from hopper_gemm.serve.reference import activated
 from tests.verify.drawing import Pair
-from tests.verify.judge import GuardedMatrix, check_pair, finished_product, plant, product
+from tests.verify.groups import ends_of, launching, spans_of
+from tests.verify.judge import GuardedMatrix, added, check_pair, finished_product, plant, product, scales_of
 from tests.verify.kernels import Kernel
 
 PAIR = Pair(GemmConfig(), GemmProblem(40, 48, 136), seed=5)
@@ -81,6 +84,77 @@ def test_an_element_of_an_fp8_product_that_is_one_block_of_k_off_is_found():
         out[7, 9] = finished_product(pair, short, b)[7, 9]
 
     assert "1 of 10880 elements are off by more than rounding" in check_pair(wrong, pair, "cpu").reason
+
+
+GROUPED = [
+    GroupedProblem(96, 48, 64, groups=6),
+    GroupedProblem(96, 48, 64, "fp16", "kn", groups=6, grouping="masked"),
+    GroupedProblem(96, 48, 64, "bf16_fp32", "mn", groups=6, grouping="batch"),
+    GroupedProblem(48, 40, 90, "bf16", "mn", groups=6, grouping="depth"),
+    GroupedProblem(48, 40, 90, "bf16_fp32", "mn", groups=6, grouping="masked_depth"),
+    GroupedProblem(96, 144, 272, "e4m3_bf16", promote=128, groups=6),
+]
+
+
+class OfGroups:
+    """A kernel of groups as it is launched, on matrices of the CPU, right or with a mistake."""
+
+    def __init__(self, pair: Pair, mistake: str = "") -> None:
+        self.pair, self.mistake = pair, mistake
+
+    def __call__(self, a, b, out, bias=None, residual=None, scale=None, scales=None, ends=None):
+        problem, finish = self.pair.problem, self.pair.finish or Finish()
+        spans = spans_of(problem, None if ends is None else ends.tolist())
+        if self.mistake == "neighbour" and problem.deep:
+            spans = [(start, min(problem.k, end + 1)) for start, end in spans]
+        elif self.mistake == "neighbour":
+            spans = [(start, min(problem.m, end + 1)) for start, end in spans]
+        for at, (start, end) in enumerate(spans[:-1] if self.mistake == "lost" else spans):
+            if problem.deep:
+                out[at] = (a[:, start:end].float() @ b[:, start:end].float().t()).to(out.dtype)
+                continue
+            left, right = (a.flatten(0, 1) if a.dim() == 3 else a)[start:end].float(), b[at].float()
+            if finish.scales == "row":
+                left, right = left * scales[0][start:end, None], right * scales[1].view(len(b), -1)[at][:, None]
+            elif finish.scales:
+                deep, wide = torch.arange(problem.k) // 128, torch.arange(problem.n) // 128
+                left, right = left * scales[0][:, start:end].t()[:, deep], right * scales[1][at][wide][:, deep]
+            z = left @ right.t() * (1 if scale is None else scale)
+            z = z if bias is None else z + bias.view(len(b), -1)[at]
+            z = (
+                activated(z.chunk(2, -1)[0], "silu") * z.chunk(2, -1)[1]
+                if finish.gated
+                else activated(z, finish.activation)
+            )
+            rows = out.flatten(0, 1) if out.dim() == 3 else out
+            rows[start:end] = z if residual is None else z + residual.flatten(0, 1)[start:end]
+
+
+def grouped_cases():
+    """Pairs of groups with what may follow their product, by several routings."""
+    for problem in GROUPED:
+        for finish in (None, Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True)):
+            if not problem.is_fp8 and not (problem.deep and finish):
+                yield from (Pair(GemmConfig(), problem, seed, finish) for seed in range(4))
+        if problem.grouping == "batch":
+            yield Pair(GemmConfig(), problem, 1, Finish(scale=True, residual=True))
+        for scales in ("row", "blocks") if problem.is_fp8 else ():
+            yield from (Pair(GemmConfig(), problem, seed, Finish(bias=True, scales=scales)) for seed in range(4))
+
+
+@pytest.mark.parametrize("pair", [*grouped_cases()], ids=str)
+def test_right_kernels_of_groups_pass_and_a_row_too_many_or_a_group_too_few_is_found(pair):
+    def checked(mistake):
+        call, scales = added(pair, "cpu"), scales_of(pair, "cpu") if pair.problem.is_fp8 else None
+        return check_pair(launching(OfGroups(pair, mistake), pair, call, scales, "cpu"), pair, "cpu").reason
+
+    assert checked("") == ""
+    spans = spans_of(pair.problem, ends_of(pair.problem, pair.seed))
+    if spans[-1][0] < spans[-1][1]:
+        assert checked("lost") != ""
+    size = pair.problem.k if pair.problem.deep else pair.problem.m
+    if pair.problem.grouping != "batch" and spans[-1][1] < size:
+        assert checked("neighbour") != ""
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Finish
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.rules.rule import Rule
@@ -24,7 +25,7 @@ def _groups(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 
 def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     """Each group along k has stages of its own number, which neither consumers in turns nor held slots can take."""
-    if problem.grouping != "depth":
+    if not problem.deep:
         return
     if problem.layouts != "mn":
         yield f"operands grouped along k must be contiguous along m and n but got layouts {problem.layouts}; copy them"
@@ -37,7 +38,7 @@ def _depth(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
 def _rows(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     """A tile of a group begins at any row. Along a contiguous axis a TMA load must begin at a multiple of 16 bytes:
     elsewhere it was an illegal instruction on an H200."""
-    if problem.grouping == "rows" and problem.layouts[0] != "k":
+    if problem.grouping in ("rows", "masked") and problem.layouts[0] != "k":
         yield f"A with groups of rows must be contiguous along k but got layouts {problem.layouts}; copy it"
 
 
@@ -45,8 +46,14 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
     if problem.out_of_reach:
         yield (
             f"TMA must reach the matrices of groups but not {', '.join(problem.out_of_reach)} of {problem} "
-            f"{problem.layouts}; fill n and k up to multiples of 8"
+            f"{problem.layouts}; fill n and k up to multiples of 16 bytes"
         )
+
+
+def _finish(kernel: Kernel, problem: GroupedProblem, finish: Finish) -> Iterator[str]:
+    """Rows of a residual of a group of rows would be read beyond the last row of C."""
+    if problem.deep or (finish.residual and problem.grouping != "batch"):
+        yield f"groups of {problem.grouping} do not take the finish {finish}; apply it to their product"
 
 
 GROUP_RULES = (
@@ -56,3 +63,6 @@ GROUP_RULES = (
     Rule("group_reach", "neither padding nor stores by threads know groups", _reach),
 )
 """The rules on a config and a problem of groups."""
+
+GROUP_FINISH = Rule("group_finish", "what follows is read for rows of C, or for each group", _finish)
+"""The rule on these and a finish."""

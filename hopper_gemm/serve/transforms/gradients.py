@@ -73,7 +73,7 @@ def _of_layer(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
     dz = folded(gradient)
     if ctx.activation:
         z = ways.linear(folded(x), w, bias, None, None, ctx.scale, torch.float32, ctx.batch_invariant)
-        dz = _slope(dz.float(), z, ctx.activation)
+        dz = slope(dz.float(), z, ctx.activation)
     of_bias = dz.sum(0, dtype=torch.float32).to(bias_type) if wanted[2] else None
     of_residual = gradient.to(residual_type) if wanted[4] else None
     scaled = (dz if ctx.scale is None else dz.float() * ctx.scale).to(ctx.dtype)
@@ -84,11 +84,11 @@ def _of_gated(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]
     x, w = ctx.saved_tensors
     gate, up = ways.mm(folded(x), w.t(), torch.float32, ctx.batch_invariant).chunk(2, -1)
     incoming = folded(gradient).float()
-    dz = torch.cat((_slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
+    dz = torch.cat((slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
     return _of_operands(ctx, dz.to(x.dtype), gradient.shape[:-1], x, w, ways)
 
 
-def _slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
+def slope(incoming: torch.Tensor, z: torch.Tensor, activation: str) -> torch.Tensor:
     """The gradient through an activation, both in fp32; also its tangent, since it acts on each element."""
     derived = torch.is_grad_enabled() or transformed() or forward_ad._current_level >= 0
     if activation == "silu" and derived:  # aten's silu_backward has no derivative
@@ -130,7 +130,7 @@ def _tangent_of_layer(call: Call, tangents: Call) -> torch.Tensor:
         dz = dz + tangents.bias.float()
     if call.activation:
         given = folded(call.a), call.b, call.bias, None, None, call.scale, torch.float32, invariant(call)
-        dz = _slope(dz, OPS.linear(*given), call.activation)
+        dz = slope(dz, OPS.linear(*given), call.activation)
     dz = dz.reshape(output_of(call)[0])
     return dz if tangents.residual is None else dz + tangents.residual.float()
 
@@ -139,7 +139,7 @@ def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
     product = _folded_product(call)
     gate, up = OPS.mm(product.a, product.b, torch.float32, invariant(call)).chunk(2, -1)
     of_gate, of_up = _products(OPS.mm, product, _folded_product(tangents)).chunk(2, -1)
-    tangent = _slope(of_gate * up, gate, "silu") + activated(gate, "silu") * of_up
+    tangent = slope(of_gate * up, gate, "silu") + activated(gate, "silu") * of_up
     return tangent.reshape(output_of(call)[0])
 
 

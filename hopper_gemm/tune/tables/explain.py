@@ -7,6 +7,7 @@ from typing import Any
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
@@ -20,7 +21,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
 
     Args:
         config: any config.
-        problem: what is multiplied.
+        problem: what is multiplied. Of groups tiles and times are those of groups of one size.
         chip: the GPU.
 
     Returns:
@@ -50,8 +51,9 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
     refusals = reasons(config, problem)
     split = kernel.registers if kernel.consumers in REGISTER_SPLITS else None
     whole = kernel.share_n > 0 and kernel.share_m >= hopper.WGMMA_M
-    prediction = None if refusals else predict(kernel, problem, chip)
-    occupancy = waves(kernel, problem, chip) if kernel.cluster_size <= chip.sms else None
+    even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
+    prediction = None if refusals else predict(kernel, even, chip)
+    occupancy = waves(kernel, even, chip) if kernel.cluster_size <= chip.sms else None
     return {
         "problem": asdict(problem),
         "config": kernel.as_dict(),
@@ -84,7 +86,8 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the lines of text that show the result of :func:`explain`; of an illegal config, the reasons alone."""
-    problem, back = problem_from(**facts["problem"]), facts["smem_read_bytes_per_flop"]
+    fields, back = facts["problem"], facts["smem_read_bytes_per_flop"]
+    problem = GroupedProblem(**fields) if "groups" in fields else problem_from(**fields)
     title = " ".join(filter(None, [facts["label"], "on", str(problem), problem.dtype, recipe_of(problem)]))
     if not facts["legal"]:
         return [f"{title}: not legal", *(f"  refused     {reason}" for reason in facts["reasons"])]

@@ -44,7 +44,7 @@ class DirectEpilogue:
         row, column = warp * 16 + lane // 4, lane % 4 * 2
         return DirectEpilogue(matrix.iterator.toint(), pitch, m, n, row, column, width, dtype, apart)
 
-    def of_tile(self, column: Int32) -> DirectEpilogue:
+    def of_tile(self, column: Int32, group: Int32 | None) -> DirectEpilogue:
         """Return the epilogue unchanged: a tile needs no reads."""
         return self
 
