@@ -96,7 +96,7 @@ def test_a_batch_is_torchs_until_the_kernel_is_compiled(by_python, compiler, mon
     run(a, b, batch_invariant=True)
     assert (len(seen), len(by_python.made)) == (1, 1)
     compiler.end()
-    grouped_mm._kernel.cache_clear()
+    grouped_mm.kernel_of_groups.cache_clear()
     run(a, b)
     assert (len(seen), len(by_python.made)) == (1, 2)
     assert sum(hopper_gemm.compiling().by_torch.values()) == 1
