@@ -29,7 +29,7 @@ from benchmarks.held_out import read_held_out
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import binaries, choices, launches, parts_for
@@ -45,7 +45,7 @@ from hopper_gemm.tune.study.shapes import read_shapes
 SIDES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 PROBLEMS = [GemmProblem(m, n, k) for m in (100, 257, 777) for n, k in SIDES]
 GATED_ROWS = (1, 23, 100, 257, 777, 1500)
-GATED = Finish(activation="silu", gated=True)
+GATED = Epilogue(activation="silu", gated=True)
 
 SEED, ROWS, LARGEST_N = 29, np.array([65, 1100]), 100_000
 """Seed, least and greatest of the drawn numbers of rows; and the n up to which weights count."""
@@ -121,13 +121,13 @@ def _bounds() -> LowerBounds:
     return LowerBounds(wide())
 
 
-def _ways(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Kernel]:
+def _ways(kernel: Kernel, problem: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
     """A binary's ways to launch on a problem."""
     ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
     return [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, SXM)]
 
 
-def beyond(problem: GemmProblem, count: int, finish: Finish | None = None) -> list[Kernel]:
+def beyond(problem: GemmProblem, count: int, finish: Epilogue | None = None) -> list[Kernel]:
     """The kernels outside the menu that the model expects to be fastest, one for each shape."""
     best: dict[tuple[Any, ...], tuple[float, Kernel]] = {}
     cut = [(row, parts) for row, kernel in enumerate(wide()) for parts in parts_for(kernel, problem)]

@@ -39,7 +39,7 @@ from hopper_gemm.lab.counters.trace import TRACE
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.guard.check import listed_binaries
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.menu import binaries
@@ -49,11 +49,11 @@ from hopper_gemm.tune.study.reader import read_study
 from tests.verify.drawing import pairs
 
 FINISHES = (
-    Finish(bias=True),
-    Finish(bias=True, activation="gelu"),
-    Finish(scale=True, activation="silu"),
-    Finish(scale=True, bias=True, activation="gelu_tanh", residual=True),
-    Finish(activation="silu", gated=True),
+    Epilogue(bias=True),
+    Epilogue(bias=True, activation="gelu"),
+    Epilogue(scale=True, activation="silu"),
+    Epilogue(scale=True, bias=True, activation="gelu_tanh", residual=True),
+    Epilogue(activation="silu", gated=True),
 )
 """Every step; an activation with a bias, behind a scale alone, and with all other steps; gated."""
 
@@ -86,7 +86,7 @@ def cases(refused: Counter[str]) -> list[Case]:
 
 
 def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
-    def allowed(config: GemmConfig, problem: GemmProblem, finish: Finish | None = None) -> bool:
+    def allowed(config: GemmConfig, problem: GemmProblem, finish: Epilogue | None = None) -> bool:
         against = reasons(config, problem, finish)
         refused.update(reason.rule for reason in against[:1])
         return not against
@@ -101,7 +101,7 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
         for promote, scales in ((0, "tensor"), (128, "row"), (128, "blocks")):
             words = _problem(kernel)
             fp8 = replace(words, n=-(-words.n // 16) * 16, k=2 * words.k, dtype="e4m3_bf16", promote=promote)
-            if allowed(kernel, fp8, finish := Finish(scales=scales)):
+            if allowed(kernel, fp8, finish := Epilogue(scales=scales)):
                 yield f"fp8 {scales}", KernelId.of(kernel, fp8, finish=finish)
         for dtype in ("bf16_fp32", "fp16"):
             if allowed(kernel, _problem(kernel, dtype)):

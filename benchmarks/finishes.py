@@ -17,14 +17,14 @@ from hopper_gemm.compiler.loader import LoadedKernel, compile_into, launcher_of
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.kernel.consumer import Mainloop, Share
 from hopper_gemm.kernel.cta import CtaTask
-from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.steps import ActivationStep, Chunk, Functions, Step
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 
-Job = tuple[str, Kernel, GemmProblem, Finish]
+Job = tuple[str, Kernel, GemmProblem, Epilogue]
 """A variant of a kernel on a problem."""
 
 
@@ -33,7 +33,7 @@ class Ordered(HopperGemm):
 
     stages = 0
 
-    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: ConsumerEpilogue) -> Mainloop:
         loop, config = super()._mainloop(task, share, epilogue), self.config
         if loop.order is None or not self.stages:
             return replace(loop, order=None)
@@ -55,7 +55,7 @@ class OrderedByFour(Ordered):
 class Kept(HopperGemm):
     """Accumulators are kept through the epilogue: the loop of the plain kernel."""
 
-    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: ConsumerEpilogue) -> Mainloop:
         return replace(super()._mainloop(task, share, epilogue), peeled=False, order=None)
 
 

@@ -31,7 +31,7 @@ from benchmarks import finishes
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.call import Call
@@ -48,8 +48,12 @@ from tests.verify.harness import compile_all
 
 PROBLEMS = [(8192, 14336, 4096), (2048, 14336, 4096), (128, 14336, 4096)]
 GATED_PROBLEMS = [(m, 2 * n, k) for m, n, k in PROBLEMS]
-BIAS_GELU, GATED, BIAS = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True), Finish(bias=True)
-BIAS_TANH = Finish(bias=True, activation="gelu_tanh")
+BIAS_GELU, GATED, BIAS = (
+    Epilogue(bias=True, activation="gelu"),
+    Epilogue(activation="silu", gated=True),
+    Epilogue(bias=True),
+)
+BIAS_TANH = Epilogue(bias=True, activation="gelu_tanh")
 
 OURS, PLAIN, QUACK = "ours", "plain product", "quack"
 """Names of three arms."""
@@ -73,13 +77,13 @@ def gated(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.
     return functional.silu(gate) * up
 
 
-def layer_of(finish: Finish) -> Layer:
+def layer_of(finish: Epilogue) -> Layer:
     """A finish as a model of torch writes it."""
     by_activation = {"gelu": linear_gelu, "gelu_tanh": linear_tanh}
     return gated if finish.gated else by_activation.get(finish.activation, functional.linear)
 
 
-def by_quack(finish: Finish) -> Layer | None:
+def by_quack(finish: Epilogue) -> Layer | None:
     """A finish by quack's fused call, tuned by its autotuner; None where quack has no such call."""
     from quack.gemm_interface import gemm_act
 
@@ -108,7 +112,7 @@ def _let_quack_name_all() -> None:
 
 
 def kernels(
-    problem: GemmProblem, finish: Finish, more: Mapping[str, GemmConfig | LoadedKernel]
+    problem: GemmProblem, finish: Epilogue, more: Mapping[str, GemmConfig | LoadedKernel]
 ) -> dict[str, LoadedKernel]:
     """Our kernels of a problem, the default config's first."""
     index = torch.cuda.current_device()
@@ -120,7 +124,7 @@ def kernels(
 
 def launches(
     work: Workload,
-    finish: Finish,
+    finish: Epilogue,
     bias: torch.Tensor | None,
     tuned: bool,
     quack: bool,
@@ -179,7 +183,7 @@ def launches(
 
 def timed(
     problem: GemmProblem,
-    finish: Finish,
+    finish: Epilogue,
     rounds: int,
     tuned: bool,
     more: Mapping[str, GemmConfig | LoadedKernel] = MappingProxyType({}),
@@ -218,7 +222,7 @@ RANKED = 40
 """Configs of the model among which the best one with pingpong is looked for."""
 
 
-def offered(problem: GemmProblem, finish: Finish, count: int) -> dict[str, GemmConfig]:
+def offered(problem: GemmProblem, finish: Epilogue, count: int) -> dict[str, GemmConfig]:
     """The best configs of the model but the default one, and the best with pingpong, which hides a finish altogether;
     by what tells them apart."""
     default = default_config(problem, 0, finish)
@@ -227,7 +231,7 @@ def offered(problem: GemmProblem, finish: Finish, count: int) -> dict[str, GemmC
     return {str(one): one for one in [*found[:count], *pingpong]}
 
 
-def built(jobs: Sequence[tuple[GemmProblem, Finish]], count: int, folder: Path | None) -> list[dict[str, Any]]:
+def built(jobs: Sequence[tuple[GemmProblem, Epilogue]], count: int, folder: Path | None) -> list[dict[str, Any]]:
     """Compile ahead, on all cores, what every job needs; the further arms of each.
 
     Args:

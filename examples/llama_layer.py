@@ -22,7 +22,7 @@ from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
 from side_by_side import UNCOMPARED, Row, captured, hopper, milliseconds, recorded, show
 
 import hopper_gemm
-from hopper_gemm import Finish, GemmProblem
+from hopper_gemm import Epilogue, GemmProblem
 from hopper_gemm.serve.kernels import pick_for
 
 PREFILL, DECODE, CONTEXT = (1, 3, 23, 100, 257, 777, 1500, 3333, 8191), (1, 16, 64, 257), 1024
@@ -45,7 +45,7 @@ class Case(NamedTuple):
         return self.batch * self.length
 
 
-ADDED, GATED = Finish(residual=True), Finish(activation="silu", gated=True)
+ADDED, GATED = Epilogue(residual=True), Epilogue(activation="silu", gated=True)
 
 
 class FusedLayer(Layer):
@@ -57,7 +57,7 @@ class FusedLayer(Layer):
         return hopper_gemm.linear(hidden, self.down.weight, residual=x)
 
 
-def products(layer: Layer, tokens: int) -> Iterator[tuple[GemmProblem, Finish | None]]:
+def products(layer: Layer, tokens: int) -> Iterator[tuple[GemmProblem, Epilogue | None]]:
     """The products of a fused layer, each with what follows it in its launch."""
     pairs = (layer.qkv, None), (layer.out, ADDED), (layer.gate_up, GATED), (layer.down, ADDED)
     return ((GemmProblem(tokens, *module.weight.shape), finish) for module, finish in pairs)

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from hopper_gemm.tune.measure.paired import bench
 
 __all__ = [
-    "Finish",
+    "Epilogue",
     "GemmConfig",
     "GemmProblem",
     "autotune",
@@ -93,6 +94,9 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("hopper-gemm")
+    if name == "Finish":
+        warnings.warn("hopper_gemm.Finish is hopper_gemm.Epilogue", DeprecationWarning, stacklevel=2)
+        return Epilogue
     if name in _SERVED:
         try:
             module = import_module(_SERVED[name])

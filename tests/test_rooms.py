@@ -39,7 +39,7 @@ MAY_IMPORT = {
 """Packages whose modules a package may import beside its own; a package stands for those inside it."""
 
 HEAVY = {
-    "model": {"torch", "cutlass", "numpy", "pandas", "pydantic"},
+    "model": {"torch", "cutlass", "pandas", "pydantic"},
     "kernel": {"torch", "optuna", "pandas"},
     "serve": {"optuna", "pandas"},
     "tune.parameters": {"torch", "cutlass", "optuna", "pandas", "pydantic"},

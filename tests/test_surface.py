@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hopper_gemm
 from hopper_gemm.cli import app
 from hopper_gemm.tune.study.row import header
@@ -47,3 +49,8 @@ def test_names_signatures_operators_commands_and_columns_are_those_that_were_not
 
 if __name__ == "__main__":
     SURFACE.write_text(json.dumps(surface(), indent=1) + "\n")
+
+
+def test_the_earlier_name_of_an_epilogue_serves_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"hopper_gemm\.Finish is hopper_gemm\.Epilogue"):
+        assert hopper_gemm.Finish is hopper_gemm.Epilogue

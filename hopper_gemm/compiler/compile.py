@@ -19,7 +19,7 @@ from hopper_gemm.compiler.store import FUNCTION
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.threads.padding import pad
 from hopper_gemm.model import hopper
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import types_of
 
@@ -40,7 +40,7 @@ def compile_kernel(
     dtype: str,
     layouts: str = "kk",
     observer: str = "",
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
     scattered: bool = False,
     promote: int = 0,
     grouping: str = "",
@@ -57,7 +57,7 @@ def compile_kernel(
         Exception: whatever the DSL or the assembler raises; its text is the reason.
     """
     element, out = (TYPES[name] for name in types_of(dtype))
-    watching, finish = _named(observer)() if observer else Observer(), finish or Finish()
+    watching, finish = _named(observer)() if observer else Observer(), finish or Epilogue()
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)
     parts = {"": True, "workspace": kernel.has_workspace, "observer": bool(watching.roles), **vars(finish)}
     parts["ends"] = grouping not in ("", "batch")

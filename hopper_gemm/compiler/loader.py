@@ -27,7 +27,7 @@ from hopper_gemm.compiler.store import (
 )
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
@@ -157,7 +157,7 @@ def load(
     problem: GemmProblem,
     store: Path | None = None,
     observer: str = "",
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
     """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).

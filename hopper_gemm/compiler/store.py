@@ -39,7 +39,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.trust import StoreError, opened_folder, read_in, read_trusted
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import finish_of
@@ -98,7 +98,7 @@ class KernelId:
     dtype: str
     layouts: str
     observer: str = ""
-    finish: Finish | None = None
+    finish: Epilogue | None = None
     scattered: bool = False
     promote: int = 0
     grouping: str = ""
@@ -108,7 +108,7 @@ class KernelId:
         config: GemmConfig,
         problem: GemmProblem,
         observer: str = "",
-        finish: Finish | None = None,
+        finish: Epilogue | None = None,
         scattered: bool | None = None,
     ) -> KernelId:
         """The binary that serves a config on a problem; configs that differ only at launch share it. Arguments as of

@@ -8,7 +8,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.promotion import Promotion
@@ -153,7 +153,7 @@ class Mainloop:
 
     ring: Ring
     share: Share
-    epilogue: Epilogue
+    epilogue: ConsumerEpilogue
     stagger: int
     peek: bool
     held: int

@@ -238,7 +238,7 @@ def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: i
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class ConsumerEpilogue:
     """The store role of one consumer warpgroup.
 
     Args:
@@ -283,7 +283,7 @@ class Epilogue:
         """True if a step multiplies columns by others."""
         return any(isinstance(step, Gate) for step in self.steps)
 
-    def of_tile(self, column: Int32, group: Int32 | None) -> Epilogue:
+    def of_tile(self, column: Int32, group: Int32 | None) -> ConsumerEpilogue:
         """The epilogue of the tile of C, or of a group, that begins with a column, whose bias is read before its main
         loop."""
         return replace(self, steps=tuple(step.of_tile(column, group) for step in self.steps))

@@ -26,7 +26,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from hopper_gemm.kernel.blocks import BlockScales, SwappedScales
 from hopper_gemm.kernel.consumer import FIRST_TURN, Mainloop, Order, Share, Turn, release_held
 from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
-from hopper_gemm.kernel.epilogue import Chunks, Epilogue, Region
+from hopper_gemm.kernel.epilogue import Chunks, ConsumerEpilogue, Region
 from hopper_gemm.kernel.groups import GroupRaster, GroupScheduler, behind, ragged, ragged_depth
 from hopper_gemm.kernel.observer import Observer
 from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
@@ -40,7 +40,7 @@ from hopper_gemm.kernel.sums.workspace import PACE_WORD, Workspace
 from hopper_gemm.kernel.threads.scatter import ThreadTarget
 from hopper_gemm.kernel.work import FAR, DynamicWalk, Edge, Item, Raster, TileScheduler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.finish import Finish, ordered_stages
+from hopper_gemm.model.finish import Epilogue, ordered_stages
 from hopper_gemm.model.kernel import MOVED_FROM, Kernel
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
@@ -118,14 +118,14 @@ class HopperGemm:
         dtype: type[cutlass.Numeric],
         layouts: str,
         out_dtype: type[cutlass.Numeric],
-        finish: Finish | None = None,
+        finish: Epilogue | None = None,
         observer: Observer | None = None,
         scattered: bool = False,
         promote: int = 0,
         grouping: str = "",
     ) -> None:
         self.config, self.promote, self.grouping = config, promote, grouping
-        self.finish = finish or Finish()
+        self.finish = finish or Epilogue()
         self.scattered = scattered
         self.observer = observer or Observer()
         self.dtype, self.out_dtype = dtype, out_dtype
@@ -499,10 +499,10 @@ class HopperGemm:
             ring.arrives(place.lane, place.warp),
         )
 
-    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: ConsumerEpilogue) -> Mainloop:
         """The main loop of one consumer; peeled where steps need the accumulators' registers. Not behind a scale alone:
         with more registers free the compiler begins with so many elements that it spills."""
-        config, peeled = self.config, self.finish != Finish() and not self.finish.scaled_alone
+        config, peeled = self.config, self.finish != Epilogue() and not self.finish.scaled_alone
         stages, peek = ordered_stages(config) if peeled and not self.promote else 0, self._peeks("consumer")
         order = Order(task.place.warpgroup - 1, stages) if stages else None
         loop = Mainloop(task.ring, share, epilogue, config.stagger, peek, self.chunks.held, peeled=peeled, order=order)
@@ -535,7 +535,7 @@ class HopperGemm:
     def _fall_behind(self, task: CtaTask, walk, at, consumer: Int32) -> None:
         """Wait, in kernels whose consumers start one behind the other."""
 
-    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue:
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> ConsumerEpilogue:
         """The epilogue of one consumer: through chunk buffers, or through its ``own`` rows of the ring."""
         config, output, layout, chunks = self.config, task.output, task.memory.layout_c, self.chunks
         steps, thread = self._steps(task, consumer), task.place.in_group
@@ -549,7 +549,7 @@ class HopperGemm:
             target = ThreadTarget.of(chunks, shared, output.c, thread)
         else:
             target = chunks.target(output.atom, shared, output.c, thread)
-        return Epilogue(chunks, target, steps, *staging, thread, consumer + 1)
+        return ConsumerEpilogue(chunks, target, steps, *staging, thread, consumer + 1)
 
     def _steps(self, task: CtaTask, consumer: Int32) -> tuple[Step, ...]:
         """The steps of the finish for one thread of a consumer."""

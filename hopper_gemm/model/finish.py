@@ -100,7 +100,7 @@ SCALES = ("", "tensor", "row", "blocks")
 
 
 @dataclass(frozen=True)
-class Finish:
+class Epilogue:
     """The steps of a finish, in their order; a step that is absent costs nothing.
 
     Args:
@@ -117,7 +117,7 @@ class Finish:
         ValueError: an activation or scales that are not known.
 
     Example:
-        >>> str(Finish(bias=True, activation="gelu"))
+        >>> str(Epilogue(bias=True, activation="gelu"))
         'bias+gelu'
     """
 
@@ -145,9 +145,9 @@ class Finish:
         return self.scale and bool(self.activation) and not (self.bias or self.residual)
 
     @staticmethod
-    def of(*, scale: bool, bias: bool, activation: str | None, residual: bool) -> Finish | None:
+    def of(*, scale: bool, bias: bool, activation: str | None, residual: bool) -> Epilogue | None:
         """The finish with these steps; None without any."""
-        finish = Finish(scale, bias, activation or "", residual)
+        finish = Epilogue(scale, bias, activation or "", residual)
         return finish if str(finish) else None
 
     def __str__(self) -> str:

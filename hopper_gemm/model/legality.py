@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
@@ -57,7 +57,7 @@ def rules_on(kernel: Kernel) -> tuple[Rule, ...]:
     return (*RULES, *_MORE.get(type(kernel), ()))
 
 
-def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None) -> list[Reason]:
+def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Epilogue | None = None) -> list[Reason]:
     """Every reason why the config cannot run the problem; empty means that it can.
 
     Args:
@@ -82,7 +82,7 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Fini
     return [*found, *(pair_reasons(kernel, problem, finish) if sound else ())]
 
 
-def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Finish | None = None) -> list[Reason]:
+def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Epilogue | None = None) -> list[Reason]:
     """Every reason why a kernel that is legal by itself cannot run a problem."""
     finish, found = finish or finish_of(problem), _broken(PAIR_RULES, kernel, problem.in_words)
     if problem.is_fp8:
@@ -105,6 +105,6 @@ _NEED_SOUND_SHARES = frozenset(
 """Rules whose figures mean nothing if the tile cannot be divided among the consumers; skipped then."""
 
 
-def is_legal(config: GemmConfig, problem: GemmProblem | None = None, finish: Finish | None = None) -> bool:
+def is_legal(config: GemmConfig, problem: GemmProblem | None = None, finish: Epilogue | None = None) -> bool:
     """Return True if :func:`reasons` finds none."""
     return not reasons(config, problem, finish)

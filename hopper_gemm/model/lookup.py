@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.recipe import with_scales
@@ -155,7 +155,7 @@ def find(
     regime: str = "burst",
     context: str = "isolated",
     chip: Chip = SXM,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
 ) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
     Entries of the GPU's sister come after all others, and only for a GPU with as many SMs.

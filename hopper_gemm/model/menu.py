@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
@@ -75,7 +75,7 @@ def binaries() -> tuple[Kernel, ...]:
     return tuple(plain.but(**values) for values in listed)
 
 
-def suited(dtype: str, layouts: str, finish: Finish | None = None) -> list[Kernel]:
+def suited(dtype: str, layouts: str, finish: Epilogue | None = None) -> list[Kernel]:
     """The binaries that can run some problem of an element type and layouts, with a finish if there is one."""
 
     def smallest(kernel: Kernel) -> GemmProblem:
@@ -155,7 +155,7 @@ def choose(
     problem: GemmProblem,
     more: Iterable[Kernel] = (),
     chip: Chip = SXM,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
 ) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
@@ -177,7 +177,7 @@ def choices(
     count: int,
     more: Iterable[Kernel] = (),
     chip: Chip = SXM,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
 ) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
@@ -197,7 +197,7 @@ def choices(
     return [kernel for _, _, kernel in best]
 
 
-def _of_groups(problem: GroupedProblem, chip: Chip, finish: Finish | None) -> list[Kernel]:
+def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:
     """The kernels for groups, best first: by the times of dense problems that have as many tiles. The routing of rows
     is not known: of :data:`ROUTED`, the product of the times counts."""
     spreads = ROUTED if problem.grouping == "rows" else (1,)
@@ -214,7 +214,7 @@ def _of_groups(problem: GroupedProblem, chip: Chip, finish: Finish | None) -> li
     return [_evened(way, problem, chip, finish) for way in best.values()]
 
 
-def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Finish | None) -> Kernel:
+def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> Kernel:
     """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along
     k, and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
     gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998. One row a group, all in one of 128
@@ -271,7 +271,7 @@ class Offer:
 
         return cache(ways)
 
-    def fastest(self, parts: int, problem: GemmProblem, finish: Finish | None = None) -> tuple[float, Kernel] | None:
+    def fastest(self, parts: int, problem: GemmProblem, finish: Epilogue | None = None) -> tuple[float, Kernel] | None:
         """The fastest of the ways to launch so many parts by its predicted seconds, None if none is legal. Single CTAs
         that all run at once take the first parts of all tiles first: those side by side then share operands."""
         legal = [
@@ -346,7 +346,7 @@ def _best(
     problem: GemmProblem,
     count: int,
     best: list[Ranked],
-    finish: Finish | None,
+    finish: Epilogue | None,
 ) -> list[Ranked]:
     """The best binaries of those ranked and those found before, each once. What has a lower bound above the last of
     these is not predicted."""

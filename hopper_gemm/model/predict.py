@@ -39,7 +39,7 @@ from math import ceil, inf
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish, ordered_stages
+from hopper_gemm.model.finish import Epilogue, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import (
@@ -254,7 +254,7 @@ def predict(
     problem: GemmProblem,
     chip: Chip = SXM,
     constants: ModelConstants = FITTED,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
 ) -> Prediction:
     """Predict the launch time of a legal config.
 
@@ -301,7 +301,7 @@ class Fixed:
         """Columns of C that a store writes at a time."""
 
 
-def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None) -> Prediction:
+def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Prediction:
     """:func:`predict` of a kernel whose part is at hand."""
     kernel, constants, promote, problem = fixed.kernel, fixed.constants, problem.promote, problem.in_words
     size, sides = fixed.size, tile_sides(kernel, problem.m, problem.n)
@@ -359,7 +359,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
 
 
-def _finish_clocks(finish: Finish) -> float:
+def _finish_clocks(finish: Epilogue) -> float:
     """Clocks of a finish for one register of one consumer's threads; gated, half of the registers are activated."""
     return ACTIVATION_CLOCKS.get(finish.activation, 0.0) / (2 if finish.gated else 1)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from hopper_gemm.model.finish import SCALES, Finish
+from hopper_gemm.model.finish import SCALES, Epilogue
 from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, GemmProblem, shown
 
 
@@ -44,9 +44,9 @@ class ScaledProblem(GemmProblem):
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant).in_words
 
     @cached_property
-    def finish(self) -> Finish:
+    def finish(self) -> Epilogue:
         """The finish that multiplies by the scales."""
-        return Finish(scales=self.scales)
+        return Epilogue(scales=self.scales)
 
     @property
     def recipe(self) -> str:
@@ -59,14 +59,14 @@ def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
     return ScaledProblem(**fields, scales=scales) if scales else GemmProblem(**fields)
 
 
-def with_scales(problem: GemmProblem, finish: Finish | None) -> GemmProblem:
+def with_scales(problem: GemmProblem, finish: Epilogue | None) -> GemmProblem:
     """The problem as a tuned table has it: of FP8 operands with the scales of the finish."""
     if finish is None or not finish.scales or type(problem) is not GemmProblem or not problem.is_fp8:
         return problem
     return ScaledProblem(**{**asdict(problem), "scales": finish.scales})
 
 
-def finish_of(problem: GemmProblem | None) -> Finish | None:
+def finish_of(problem: GemmProblem | None) -> Epilogue | None:
     """The finish that a problem has of itself: its scales; None without."""
     return problem.finish if isinstance(problem, ScaledProblem) else None
 

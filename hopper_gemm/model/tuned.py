@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
@@ -344,7 +344,7 @@ def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "bur
 
 
 def best_entry(
-    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Finish | None = None
+    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Epilogue | None = None
 ) -> TunedEntry | None:
     """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
     one. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
@@ -406,7 +406,7 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Finish | None = None) -> Pick:
+def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Pick:
     """The model's choice from the menu for a GPU, as if the problem were untuned."""
     return Pick(choose(problem, chip=chip, finish=finish), "model")
 

@@ -19,12 +19,12 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.serve.kernels import MODE
 
 Maybe = torch.Tensor | None
 
-GATED = Finish(activation="silu", gated=True)
+GATED = Epilogue(activation="silu", gated=True)
 
 OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu": ("x", "w_gate_up")}
 """Kinds of call, which are the names of their operators, with what each calls its operands."""
@@ -72,12 +72,12 @@ def invariant(call: Call) -> bool:
     return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant
 
 
-def finish_of(call: Call) -> Finish | None:
+def finish_of(call: Call) -> Epilogue | None:
     """What the epilogue does before it rounds; None for a product alone."""
     if call.kind == "swiglu":
         return GATED
     added = {"bias": call.bias is not None, "residual": call.residual is not None, "scale": call.scale is not None}
-    return Finish.of(activation=call.activation, **added)
+    return Epilogue.of(activation=call.activation, **added)
 
 
 def output_of(call: Call) -> tuple[tuple[int, ...], torch.dtype]:

@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
 from hopper_gemm.model.problem import shown
 from hopper_gemm.serve.call import OPERANDS, Call, output_of
 from hopper_gemm.serve.operands import as_matrix, owns_its_elements, share_memory
@@ -102,7 +102,7 @@ def check_call(call: Call) -> None:
     if call.out_dtype not in (None, a.dtype, torch.float32):
         raise TypeError(f"out_dtype must be {a.dtype}, as the operands are, or torch.float32 but got {call.out_dtype}")
     if call.activation:
-        Finish(activation=call.activation)  # refuses another name
+        Epilogue(activation=call.activation)  # refuses another name
     if call.out is not None or call.bias is not None or call.residual is not None:
         _check_given(call)
 

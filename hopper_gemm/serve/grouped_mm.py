@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.finish import ActivationName, Finish
+from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.grouped import ROWS_MOST, GroupedProblem
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
@@ -77,7 +77,7 @@ def grouped_mm(
     Example:
         >>> y = hopper_gemm.grouped_mm(x, experts.mT, offs=offs)                    # doctest: +SKIP
     """
-    Finish(activation=activation or "")  # refuses another name
+    Epilogue(activation=activation or "")  # refuses another name
     return _multiplied(mat_a, mat_b, offs, counts, out_dtype, bias, activation)
 
 
@@ -253,7 +253,7 @@ def along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def kernel_of_groups(fields: tuple[Any, ...], finish: Finish | None, context: str, device: int, _: int) -> Any:
+def kernel_of_groups(fields: tuple[Any, ...], finish: Epilogue | None, context: str, device: int, _: int) -> Any:
     """The kernel of the fields of a problem, with a finish, in a context, until the tables change.
 
     Raises:

@@ -14,7 +14,7 @@ from hopper_gemm.compiler.loader import LOADING, LoadedKernel, load
 from hopper_gemm.compiler.residency import memory_rate, resident_clusters
 from hopper_gemm.compiler.store import KernelId, PaddingId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.hopper import COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import SISTERS, Table, find, tables
@@ -23,7 +23,7 @@ from hopper_gemm.model.roofline import CLUSTER_SIZES, SXM, Chip
 from hopper_gemm.model.tuned import CHANGES, Pick, slug
 from hopper_gemm.serve.background import BACKGROUND
 
-_loaded: dict[tuple[GemmConfig, GemmProblem, int, Finish | None, bool], LoadedKernel] = {}
+_loaded: dict[tuple[GemmConfig, GemmProblem, int, Epilogue | None, bool], LoadedKernel] = {}
 """Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
 its kernel as long as the graph exists."""
 
@@ -102,7 +102,7 @@ def kernel_for(
     problem: GemmProblem,
     device: int,
     config: GemmConfig | None = None,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
     """The kernel for a problem in this thread's context, loaded for the current device, whose index is given. The
@@ -126,7 +126,7 @@ def kernel_for(
 def compiles(
     problem: GemmProblem,
     device: int,
-    finish: Finish | None = None,
+    finish: Epilogue | None = None,
     scattered: bool | None = None,
     padded: bool = False,
 ) -> bool:
@@ -137,14 +137,14 @@ def compiles(
     return BACKGROUND.compiles(problem, [kernel, *[PaddingId()] * padded])
 
 
-def default_config(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Kernel:
+def default_config(problem: GemmProblem, device: int = 0, finish: Epilogue | None = None) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
     :func:`hopper_gemm.use_table`, else the analytic model's choice. With a finish the same, if the rules allow that;
     else the model's choice among the configs that they do allow."""
     return pick_for(problem, device, finish).config
 
 
-def pick_for(problem: GemmProblem, device: int = 0, finish: Finish | None = None) -> Pick:
+def pick_for(problem: GemmProblem, device: int = 0, finish: Epilogue | None = None) -> Pick:
     """:func:`default_config`, and where it comes from."""
     return _picked(problem, MODE.context, device, CHANGES.count, finish)
 
@@ -158,7 +158,7 @@ def tables_for(device: int = 0) -> tuple[Table, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Finish | None) -> Pick:
+def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Epilogue | None) -> Pick:
     kind = _kind(device)
     pick = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
     if kind and pick.entry is not None and pick.entry.kind not in (kind, SISTERS.get(kind)):

@@ -30,7 +30,7 @@ from hopper_gemm.compiler.abi import NO_FINISH, NO_OBSERVER, NO_WORKSPACE
 from hopper_gemm.compiler.extension import extension_of, load_extension
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.padded import load_padded
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CHANGES
@@ -62,7 +62,7 @@ that are, each call is a first one."""
 NUMBERS = float, int
 """Types of a scale whose value is no part of a launch's key."""
 
-BIASED = Finish(bias=True)
+BIASED = Epilogue(bias=True)
 
 
 class Launch(NamedTuple):

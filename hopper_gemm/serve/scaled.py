@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from hopper_gemm.model.finish import ActivationName, Finish
+from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
 from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.tuned import CHANGES
@@ -274,7 +274,7 @@ def _on_cpu(*given: Any, out: Maybe = None) -> torch.Tensor:
 def _on_fake(*given: Any, out: Maybe = None) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, bias, activation, dtype, *_ = given
     check(a, b, scale_a, scale_b, scales, bias, dtype, out)
-    Finish(activation=activation or "")
+    Epilogue(activation=activation or "")
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype) if out is None else out
 
 
@@ -284,7 +284,7 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
     check(a, b, scale_a, scale_b, scales, bias, dtype, out)
     check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
-    finish = Finish(bias=bias is not None, activation=activation or "", scales=scales)
+    finish = Epilogue(bias=bias is not None, activation=activation or "", scales=scales)
     target = out
     if out is not None and any(map(partial(share_memory, out), (a, b))):
         raise MisfitError("out must not share memory with mat_a or mat_b, which are read meanwhile; give another one")
@@ -323,7 +323,16 @@ def of_blocks(scale: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=4096)
 def _kernel(
-    m: int, n: int, k: int, kind: str, promote: int, invariant: bool, finish: Finish, context: str, device: int, _: int
+    m: int,
+    n: int,
+    k: int,
+    kind: str,
+    promote: int,
+    invariant: bool,
+    finish: Epilogue,
+    context: str,
+    device: int,
+    _: int,
 ) -> Any:
     """The kernel of a problem in a context, until the tables change."""
     problem = GemmProblem(m, n, k, kind, batch_invariant=invariant, promote=promote)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from hopper_gemm.model.finish import ActivationName, Finish
+from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.grouped import ROWS_MOST
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
@@ -117,7 +117,7 @@ def _on_cpu(*given: Any) -> torch.Tensor:
 def _on_fake(*given: Any) -> torch.Tensor:
     a, b, scale_a, scale_b, scales, offs, bias, activation, dtype, _ = given
     _check(a, b, scale_a, scale_b, scales, offs, bias, dtype)
-    Finish(activation=activation or "")
+    Epilogue(activation=activation or "")
     return a.new_empty((a.shape[0], b.shape[2]), dtype=dtype)
 
 
@@ -132,7 +132,7 @@ def _on_gpu(*given: Any) -> torch.Tensor:
         raise MisfitError(f"mat_a must have fewer than {ROWS_MOST} rows but has {m}; multiply it in parts")
     if 0 in (m, n, k, groups):
         return _on_cpu(*given)
-    finish = Finish(bias=bias is not None, activation=activation or "", scales=scales)
+    finish = Epilogue(bias=bias is not None, activation=activation or "", scales=scales)
     added = None if bias is None else scaled.aligned(bias)
     if scales == "row":
         both = scaled.aligned(scale_a), scaled.aligned(scale_b)

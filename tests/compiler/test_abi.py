@@ -13,7 +13,7 @@ from hopper_gemm.compiler.compile import FUNCTION, compile_kernel
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 
 NAMES = [argument.name for argument in ARGUMENTS]
@@ -30,7 +30,7 @@ def test_a_launcher_takes_all_arguments_whether_its_kernel_has_them_or_not(tmp_p
     from cutlass import cute
 
     config = GemmConfig(128, 128, split_k=3, reduction="workspace") if everything else GemmConfig(128, 128)
-    more = {"observer": METER, "finish": Finish(True, True, "gelu", True, scales="row")} if everything else {}
+    more = {"observer": METER, "finish": Epilogue(True, True, "gelu", True, scales="row")} if everything else {}
     (tmp_path / "kernel.o").write_bytes(compile_kernel(resolve(config), "e4m3_bf16", **more).object_file)
     launcher = cute.runtime.load_module(str(tmp_path / "kernel.o"), enable_tvm_ffi=True)[FUNCTION]
     with pytest.raises(TypeError) as refused:

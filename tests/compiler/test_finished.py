@@ -10,7 +10,7 @@ from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
@@ -22,16 +22,16 @@ pytestmark = [pytest.mark.compile, pytest.mark.timeout(900)]
 LARGE = GemmProblem(8192, 8192, 4096)
 
 EDGE = {
-    "bias and activation": (GemmConfig(256, 200, epi_n=200), Finish(bias=True, activation="gelu")),
-    "bias and activation, swapped": (GemmConfig(256, 208, swap_ab=True), Finish(bias=True, activation="gelu_tanh")),
-    "residual": (GemmConfig(256, 176, epi_n=88), Finish(residual=True)),
-    "residual, swapped": (GemmConfig(256, 192, swap_ab=True), Finish(residual=True)),
-    "residual, beside a bias": (GemmConfig(256, 176, epi_n=88), Finish(bias=True, residual=True)),
-    "residual, beside an activation": (GemmConfig(256, 192, epi_n=64), Finish(activation="gelu_tanh", residual=True)),
-    "scale and activation": (GemmConfig(128, 208, schedule="pingpong", epi_n=16), Finish(True, activation="silu")),
+    "bias and activation": (GemmConfig(256, 200, epi_n=200), Epilogue(bias=True, activation="gelu")),
+    "bias and activation, swapped": (GemmConfig(256, 208, swap_ab=True), Epilogue(bias=True, activation="gelu_tanh")),
+    "residual": (GemmConfig(256, 176, epi_n=88), Epilogue(residual=True)),
+    "residual, swapped": (GemmConfig(256, 192, swap_ab=True), Epilogue(residual=True)),
+    "residual, beside a bias": (GemmConfig(256, 176, epi_n=88), Epilogue(bias=True, residual=True)),
+    "residual, beside an activation": (GemmConfig(256, 192, epi_n=64), Epilogue(activation="gelu_tanh", residual=True)),
+    "scale and activation": (GemmConfig(128, 208, schedule="pingpong", epi_n=16), Epilogue(True, activation="silu")),
     "all": (GemmConfig(256, 168, epi_n=56), FINISHES[-1]),
     "all, swapped": (GemmConfig(256, 160, swap_ab=True), FINISHES[-1]),
-    "activation": (GemmConfig(256, 200, epi_n=200), Finish(activation="gelu_tanh")),
+    "activation": (GemmConfig(256, 200, epi_n=200), Epilogue(activation="gelu_tanh")),
     "gated": (GemmConfig(256, 208, epi_n=104, cluster_n=2), GATED),
 }
 """Configs at the edge of the registers, with what they finish."""

@@ -7,7 +7,7 @@ import pytest
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
@@ -15,7 +15,7 @@ from hopper_gemm.model.rules.fp8 import wgmma_waits
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
 
-TENSOR, ROW, BLOCKS = (Finish(scales=scales) for scales in ("tensor", "row", "blocks"))
+TENSOR, ROW, BLOCKS = (Epilogue(scales=scales) for scales in ("tensor", "row", "blocks"))
 
 KERNELS = [
     ("e4m3_bf16", 0, TENSOR, {}),
@@ -24,15 +24,20 @@ KERNELS = [
     ("e5m2_bf16", 0, TENSOR, {"k_depth": 2}),
     ("e4m3_bf16", 0, None, {"staging": "ring"}),
     ("e4m3_bf16", 128, ROW, {}),
-    ("e4m3_bf16", 256, Finish(scales="row", bias=True), {}),
+    ("e4m3_bf16", 256, Epilogue(scales="row", bias=True), {}),
     ("e4m3_bf16", 512, ROW, {"tile_m": 128}),
     ("e4m3_bf16", 128, ROW, {"tile_m": 64, "schedule": "pingpong"}),
     ("e4m3_bf16", 128, ROW, {"tile_m": 128, "split_k": 4, "stagger": 0}),
     ("e4m3_bf16", 128, ROW, {"tile_m": 128, "split_k": 3, "reduction": "workspace", "stagger": 0}),
-    ("e4m3_bf16", 128, Finish(scales="tensor", bias=True, activation="gelu"), {"tile_m": 128, "scheduler": "dynamic"}),
+    (
+        "e4m3_bf16",
+        128,
+        Epilogue(scales="tensor", bias=True, activation="gelu"),
+        {"tile_m": 128, "scheduler": "dynamic"},
+    ),
     ("e4m3_bf16", 128, BLOCKS, {}),
     ("e5m2_fp32", 128, BLOCKS, {"tile_m": 128, "tile_n": 160, "cluster_m": 2}),
-    ("e4m3_fp16", 128, Finish(scales="blocks", bias=True), {"tile_m": 128, "tile_n": 64, "swap_ab": True}),
+    ("e4m3_fp16", 128, Epilogue(scales="blocks", bias=True), {"tile_m": 128, "tile_n": 64, "swap_ab": True}),
     ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "schedule": "pingpong"}),
     ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "tile_n": 256, "consumers": 2, "split": "n"}),
     ("e4m3_bf16", 128, BLOCKS, {"tile_m": 128, "split_k": 3, "reduction": "workspace", "stagger": 0, "swap_ab": True}),

@@ -7,7 +7,7 @@ import pytest
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
@@ -27,7 +27,7 @@ KERNELS = [
 ]
 
 
-BIAS, GATED = Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True)
+BIAS, GATED = Epilogue(bias=True, activation="gelu"), Epilogue(activation="silu", gated=True)
 
 CASES = [(grouping, *case) for grouping in GROUPINGS[:2] for case in KERNELS]
 CASES += [
@@ -40,7 +40,7 @@ CASES += [("masked_depth", "mn", "bf16", {"tile_m": 128, "cluster_n": 2, "swap_a
 CASES = [(*case, None) for case in CASES]
 CASES += [("rows", *case, BIAS) for case in KERNELS]
 CASES += [("rows", "kk", "bf16", KERNELS[number][2], GATED) for number in (0, 2, 4, 8)]
-CASES += [("batch", *KERNELS[number], Finish(scale=True, residual=True)) for number in (1, 3, 4, 6, 8)]
+CASES += [("batch", *KERNELS[number], Epilogue(scale=True, residual=True)) for number in (1, 3, 4, 6, 8)]
 
 
 @pytest.mark.parametrize(("grouping", "layouts", "dtype", "values", "finish"), CASES)
@@ -68,7 +68,7 @@ SCALED = [
 @pytest.mark.parametrize("grouping", ["rows", "masked"])
 @pytest.mark.parametrize(("values", "promote", "scales"), SCALED)
 def test_kernels_of_fp8_in_groups_promote_as_dense_ones_and_do_not_spill(grouping, values, promote, scales):
-    kernel, finish = resolve(GemmConfig(**values)), Finish(scales=scales)
+    kernel, finish = resolve(GemmConfig(**values)), Epilogue(scales=scales)
     problem = GroupedProblem(4096, 1024, 4096, "e4m3_bf16", promote=promote, groups=8, grouping=grouping)
     assert reasons(kernel, problem, finish) == []
     code = compile_kernel(kernel, "e4m3_bf16", finish=finish, promote=promote, grouping=grouping).cubin

@@ -28,7 +28,7 @@ from docs.generate.todays_code import (
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, versions
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import kernel_digest
@@ -106,7 +106,7 @@ def test_kernels_whose_machine_code_may_differ_have_names_that_differ():
         replace(kernel, layouts="kn"),
         replace(kernel, scattered=True),
         replace(kernel, observer="module:Observer"),
-        *(replace(kernel, finish=Finish(activation=name)) for name in ("gelu", "silu")),
+        *(replace(kernel, finish=Epilogue(activation=name)) for name in ("gelu", "silu")),
     ]
     assert len({kernel_name(one) for one in (kernel, *others)}) == 1 + len(others)
 

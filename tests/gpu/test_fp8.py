@@ -9,7 +9,7 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.checks import UnsupportedError
@@ -39,7 +39,7 @@ KERNELS = {
     "dynamic": GemmConfig(128, 128, scheduler="dynamic"),
     "shallow": GemmConfig(128, 128, k_depth=2),
 }
-BLOCKS = Finish(scales="blocks")
+BLOCKS = Epilogue(scales="blocks")
 PROBLEM = GemmProblem(129, 528, 4000, "e4m3_bf16")
 """Odd along m, ragged along n and k."""
 
@@ -53,7 +53,7 @@ CASES = [
     for name, config in KERNELS.items()
     for promote in (0, 128, 256, 512)
     for scales in ("tensor", "row", "blocks")
-    if is_legal(config, problem_of(promote), Finish(scales=scales))
+    if is_legal(config, problem_of(promote), Epilogue(scales=scales))
 ]
 """All but those of two blocks of rows that would hold five stages, and scales of blocks with another interval or stage
 than 128."""
@@ -62,7 +62,8 @@ than 128."""
 def kernels() -> list[KernelId]:
     """Those of the cases."""
     return [
-        KernelId.of(KERNELS[name], problem_of(promote), finish=Finish(scales=scales)) for name, promote, scales in CASES
+        KernelId.of(KERNELS[name], problem_of(promote), finish=Epilogue(scales=scales))
+        for name, promote, scales in CASES
     ] + [KernelId.of(config, problem_of(128), finish=BLOCKS) for config in block_kernels()]
 
 
@@ -127,7 +128,7 @@ def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, 
         assert error(launched(KERNELS[name], problem, given), exact_blocks(*given)) <= BLOCK_ERROR
         return
     a, b, scale_a, scale_b, _ = operands(problem.m, problem.n, problem.k, scales)
-    kernel = load(KERNELS[name], problem, finish=Finish(scales=scales))
+    kernel = load(KERNELS[name], problem, finish=Epilogue(scales=scales))
     out = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.bfloat16)
     kernel(a, b.t(), out, None, None, None, scales=(scale_a.view(-1), scale_b.view(-1)))
     assert error(out, exact(a, b, scale_a, scale_b)) <= rel_err_max(torch.bfloat16, problem.k, promote)

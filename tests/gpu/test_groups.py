@@ -13,7 +13,7 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.measure.correctness import rel_err_max, same_bits
@@ -73,7 +73,7 @@ def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32", grouping: str = 
     return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping=grouping)
 
 
-FINISHES = (Finish(bias=True, activation="gelu"), Finish(bias=True), Finish(activation="silu", gated=True))
+FINISHES = (Epilogue(bias=True, activation="gelu"), Epilogue(bias=True), Epilogue(activation="silu", gated=True))
 
 FINISHED = [
     (name, layouts, finish)
@@ -96,7 +96,7 @@ def kernels() -> list[KernelId]:
         KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
     ]
     scaled = [
-        KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Finish(scales=scales))
+        KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Epilogue(scales=scales))
         for name, promote, scales in SCALED
     ]
     added = [
@@ -105,7 +105,7 @@ def kernels() -> list[KernelId]:
     return plain + finished + scaled + added
 
 
-SUM = Finish(scale=True, residual=True)
+SUM = Epilogue(scale=True, residual=True)
 
 SUMS = [
     (name, layouts)
@@ -127,7 +127,7 @@ SCALED = [
     (name, promote, scales)
     for name in KERNELS
     for promote, scales in ((0, "row"), (128, "row"), (128, "blocks"))
-    if is_legal(KERNELS[name], fp8_problem(8, 1, promote), Finish(scales=scales))
+    if is_legal(KERNELS[name], fp8_problem(8, 1, promote), Epilogue(scales=scales))
 ]
 """Kernels of FP8 in groups."""
 
@@ -355,7 +355,7 @@ def test_every_kernel_scales_each_group_by_its_own_scales_and_touches_no_other_r
         m = sum(rows) + 24
         a, b, down, across, wide_a, wide_b = fp8_operands(m, len(rows), scales)
         out, ends = torch.full((m, FP8_N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
-        kernel = load(KERNELS[name], fp8_problem(m, len(rows), promote), finish=Finish(scales=scales))
+        kernel = load(KERNELS[name], fp8_problem(m, len(rows), promote), finish=Epilogue(scales=scales))
         given = down, across.view(-1) if scales == "row" else across
         kernel(a, b, out, None, None, None, scales=given, ends=ends)
         wanted = exact(wide_a, wide_b, ends.tolist())

@@ -10,7 +10,7 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import launches, patch
@@ -21,7 +21,7 @@ from tests.serve.layers import excess
 pytestmark = pytest.mark.gpu
 
 M, N, K = 264, 520, 1032
-FINISHES = [None, Finish(bias=True), Finish(scale=True, bias=True, activation="gelu", residual=True)]
+FINISHES = [None, Epilogue(bias=True), Epilogue(scale=True, bias=True, activation="gelu", residual=True)]
 OPERATORS = {name: partial(launches.on_gpu, name) for name in ("mm", "mm_out", "linear", "swiglu")}
 
 
@@ -31,7 +31,7 @@ def kernels() -> list[KernelId]:
     problems.append(GemmProblem(M, N, K, "bf16_fp32"))
     plain = [KernelId.of(serving.default_config(one), one) for one in problems]
     finished = [(problems[0], one) for one in FINISHES[1:]]
-    finished.append((GemmProblem(M, 2 * N, K), Finish(activation="silu", gated=True)))
+    finished.append((GemmProblem(M, 2 * N, K), Epilogue(activation="silu", gated=True)))
     return plain + [KernelId.of(serving.default_config(one, 0, how), one, finish=how) for one, how in finished]
 
 

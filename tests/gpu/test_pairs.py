@@ -9,7 +9,7 @@ import torch
 
 from hopper_gemm.compiler.loader import LoadedKernel, load
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from tests.kernel.pairs import PROBLEM, TOGETHER, TRIPLES, Part, together
 from tests.serve.layers import Case, Layer, excess, layer_of
@@ -51,7 +51,7 @@ def product(part: Part, kernel: LoadedKernel, layer: Layer, readings: torch.Tens
 @pytest.mark.parametrize(("names", "problem"), LAUNCHES, ids=lambda one: "+".join(one) if type(one) is tuple else None)
 def test_each_element_is_that_of_float64_rounded_once_and_each_run_has_the_same_bits(names, problem):
     part = together(*names)
-    layer = layer_of(Case("", part.steps or Finish(), problem), "cuda")
+    layer = layer_of(Case("", part.steps or Epilogue(), problem), "cuda")
     kernel = load(part.kernel, problem, observer=part.observer, finish=part.steps, scattered=part.scattered)
     outs = []
     for _ in range(RUNS):

@@ -10,7 +10,7 @@ from typing import Any
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 
 PROBLEM = GemmProblem(300, 528, 1000)
@@ -43,9 +43,9 @@ class Part:
         return GemmConfig(**{"tile_m": 128, "tile_n": 128, **self.config})
 
     @property
-    def steps(self) -> Finish | None:
+    def steps(self) -> Epilogue | None:
         """The finish of a kernel with the part; None without steps."""
-        return Finish(**self.finish) if self.finish else None
+        return Epilogue(**self.finish) if self.finish else None
 
     def binary(self, problem: GemmProblem = PROBLEM) -> KernelId:
         """The binary of a kernel with the part."""

@@ -9,7 +9,7 @@ import torch
 
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, Finish, ordered_stages
+from hopper_gemm.model.finish import ACTIVATIONS, Epilogue, ordered_stages
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.menu import binaries
@@ -18,7 +18,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.serve.reference import activated
 
-GATED, FINISHED = Finish(activation="silu", gated=True), Finish(bias=True, activation="gelu")
+GATED, FINISHED = Epilogue(activation="silu", gated=True), Epilogue(bias=True, activation="gelu")
 
 
 class Torch:
@@ -85,16 +85,16 @@ def test_what_is_infinite_stays_infinite(name):
 
 
 def test_a_finish_is_named_by_its_steps_in_their_order():
-    assert str(Finish(True, True, "gelu", True)) == "scale+bias+gelu+residual"
+    assert str(Epilogue(True, True, "gelu", True)) == "scale+bias+gelu+residual"
     assert str(GATED) == "silu*up"
-    assert Finish.of(scale=False, bias=False, activation=None, residual=False) is None
+    assert Epilogue.of(scale=False, bias=False, activation=None, residual=False) is None
 
 
 def test_an_activation_that_there_is_not_is_refused():
     with pytest.raises(
         ValueError, match="activation must be None or one of gelu, gelu_tanh, silu, relu but got 'swish'"
     ):
-        Finish(activation="swish")
+        Epilogue(activation="swish")
 
 
 PROBLEM = GemmProblem(1024, 2048, 1024)
@@ -103,10 +103,10 @@ PROBLEM = GemmProblem(1024, 2048, 1024)
 @pytest.mark.parametrize(
     ("config", "problem", "finish", "rule"),
     [
-        (LadderConfig(stores="direct"), PROBLEM, Finish(bias=True), "epilogue"),
-        (LadderConfig(loads="cp_async"), PROBLEM, Finish(bias=True), "epilogue"),
-        (GemmConfig(), PROBLEM, Finish(gated=True), "gated"),
-        (GemmConfig(), PROBLEM, Finish(bias=True, activation="silu", gated=True), "gated"),
+        (LadderConfig(stores="direct"), PROBLEM, Epilogue(bias=True), "epilogue"),
+        (LadderConfig(loads="cp_async"), PROBLEM, Epilogue(bias=True), "epilogue"),
+        (GemmConfig(), PROBLEM, Epilogue(gated=True), "gated"),
+        (GemmConfig(), PROBLEM, Epilogue(bias=True, activation="silu", gated=True), "gated"),
         (GemmConfig(swap_ab=True), PROBLEM, GATED, "gated"),
         (GemmConfig(128, 128, split_k=2), PROBLEM, GATED, "gated"),
         (GemmConfig(64, 256, consumers=2, split="n"), PROBLEM, GATED, "gated"),
@@ -122,7 +122,7 @@ def test_a_rule_refuses_what_a_kernel_cannot_finish(config, problem, finish, rul
 
 
 @pytest.mark.parametrize("sizes", [(8192, 28672, 4096), (128, 28672, 4096), (1, 1024, 512), (1234, 2064, 264)])
-@pytest.mark.parametrize("finish", [GATED, Finish(True, True, "gelu", True)])
+@pytest.mark.parametrize("finish", [GATED, Epilogue(True, True, "gelu", True)])
 def test_there_is_a_config_for_every_problem_and_finish(sizes, finish):
     problem = GemmProblem(*sizes)
     assert reasons(default_config(problem, 0, finish), problem, finish) == []
@@ -150,7 +150,7 @@ def test_the_model_expects_no_gain_and_little_loss_of_a_finish():
 
 def test_a_finish_that_the_rules_allow_leaves_the_config_as_it_is():
     problem = GemmProblem(4096, 4096, 4096)
-    assert default_config(problem, 0, Finish(activation="relu")) == default_config(problem)
+    assert default_config(problem, 0, Epilogue(activation="relu")) == default_config(problem)
 
 
 @pytest.mark.parametrize(("swap_ab", "most"), [(False, 264), (True, 260)])
@@ -162,5 +162,5 @@ def test_a_residual_takes_registers_up_to_the_limit_that_was_compiled(swap_ab, m
         config = GemmConfig(tile_m, tile_n, consumers=consumers, epi_n=epi_n, swap_ab=swap_ab, k_depth=4)
         kernel = resolve(config)
         if not reasons(config, square) and kernel.accumulators <= 200:
-            needs[not reasons(config, square, Finish(residual=True))].add(kernel.accumulators + kernel.chunk_n)
+            needs[not reasons(config, square, Epilogue(residual=True))].add(kernel.accumulators + kernel.chunk_n)
     assert max(needs[True]) == most < min(needs[False]) <= most + 8

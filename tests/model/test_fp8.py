@@ -9,7 +9,7 @@ import pytest
 
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
 from hopper_gemm.model.lookup import Table, find
@@ -22,7 +22,7 @@ from hopper_gemm.model.tuned import FILE, TunedEntry, itself, read_tuned, write_
 
 PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")
 RECIPE = ScaledProblem(4096, 7168, 2048, "e4m3_bf16")
-ROW, BLOCKS = Finish(scales="row"), Finish(scales="blocks")
+ROW, BLOCKS = Epilogue(scales="row"), Epilogue(scales="blocks")
 
 
 @pytest.mark.parametrize("dtype", FP8_DTYPES)
@@ -91,9 +91,9 @@ def test_promotion_is_of_fp8_alone_and_of_few_intervals():
 def test_scales_go_with_fp8_and_fp8_with_scales_a_bias_and_an_activation():
     assert is_legal(GemmConfig(), PROBLEM, ROW)
     assert [reason.rule for reason in reasons(GemmConfig(), GemmProblem(64, 64, 64), ROW)] == ["scales"]
-    assert [reason.rule for reason in reasons(GemmConfig(), PROBLEM, Finish(residual=True))] == ["scales"]
+    assert [reason.rule for reason in reasons(GemmConfig(), PROBLEM, Epilogue(residual=True))] == ["scales"]
     with pytest.raises(ValueError, match="scales must be one of '', 'tensor', 'row', 'blocks' but got 'block'"):
-        Finish(scales="block")
+        Epilogue(scales="block")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_entry_of_fp8_serves_calls_of_its_recipe_alone(tmp_path):
     table = [Table(tuple(read_tuned(tmp_path / FILE)))]
     assert len(table[0].entries) == 2
     for scales, promote in product(("tensor", "row", "blocks"), (0, 128)):
-        finish = Finish(bias=True, scales=scales)
+        finish = Epilogue(bias=True, scales=scales)
         if scales != "blocks" or promote:
             pick = find(table, replace(PROBLEM, promote=promote), finish=finish)
             assert pick.how == ("tuned" if recipes.get(scales) == promote else "model"), (scales, promote)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GROUPINGS, ROWS_MOST, GroupedProblem
 from hopper_gemm.model.legality import is_legal, reasons
 from hopper_gemm.model.lookup import find, tables
@@ -79,11 +79,11 @@ def test_rows_are_read_along_k_and_sizes_are_in_reach_of_tma():
 @pytest.mark.parametrize(
     ("grouping", "finish", "legal"),
     [
-        ("rows", Finish(bias=True, activation="gelu"), True),
-        ("rows", Finish(activation="silu", gated=True), True),
-        ("rows", Finish(residual=True), False),
-        ("batch", Finish(scale=True, residual=True), True),
-        ("depth", Finish(bias=True), False),
+        ("rows", Epilogue(bias=True, activation="gelu"), True),
+        ("rows", Epilogue(activation="silu", gated=True), True),
+        ("rows", Epilogue(residual=True), False),
+        ("batch", Epilogue(scale=True, residual=True), True),
+        ("depth", Epilogue(bias=True), False),
     ],
 )
 def test_a_finish_is_read_for_rows_of_c_and_picked_by_the_same_rule(grouping, finish, legal):

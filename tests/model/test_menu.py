@@ -12,7 +12,7 @@ import pytest
 from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import (
@@ -34,7 +34,7 @@ from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_me
 from tests.conftest import ROOT
 from tests.each import each
 
-GATED = Finish(activation="silu", gated=True)
+GATED = Epilogue(activation="silu", gated=True)
 
 SHAPES = [
     (8, 8, 8),
@@ -221,7 +221,7 @@ def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
     assert all(is_legal(one, GemmProblem(64, 28672, 4096), GATED) for one in gates)
     found = {choose(GemmProblem(m, 28672, 4096), finish=GATED).compiled() for m in range(1, 65)}
     assert found <= gates, "of few rows the menu pairs columns badly"
-    for finish in (None, Finish(activation="silu"), Finish(residual=True)):
+    for finish in (None, Epilogue(activation="silu"), Epilogue(residual=True)):
         assert choose(GemmProblem(16, 28672, 4096), finish=finish).compiled() not in gates
 
 

@@ -57,7 +57,7 @@ def odd(draw: random.Random) -> Any:
             lambda: torch.ones(2, 2).numpy(),
             lambda: torch.ones(3).numpy()[0],
         ),
-        *(hopper_gemm.GemmConfig, lambda: hopper_gemm.GemmProblem(8, 8, 8), hopper_gemm.Finish),
+        *(hopper_gemm.GemmConfig, lambda: hopper_gemm.GemmProblem(8, 8, 8), hopper_gemm.Epilogue),
         *(lambda: torch.nn.Linear(8, 8), lambda: torch.nn.ReLU(), lambda: torch.device("cpu"), lambda: Exception("x")),
     ]
     return draw.choice(kinds)()
@@ -172,7 +172,7 @@ OTHERS: dict[str, Callable[[random.Random], tuple[Callable[..., Any], list[Any],
             [
                 (8, 8, 8),
                 hopper_gemm.GemmProblem(16, 8, 8),
-                (hopper_gemm.GemmProblem(8, 8, 8), hopper_gemm.Finish(bias=True)),
+                (hopper_gemm.GemmProblem(8, 8, 8), hopper_gemm.Epilogue(bias=True)),
             ]
         ],
         {"menu": (), "context": "isolated", "gpu": None, "chip": prebuild.SXM, "workers": 1, "watch": print}
@@ -184,8 +184,8 @@ OTHERS: dict[str, Callable[[random.Random], tuple[Callable[..., Any], list[Any],
         [8, 8, 8],
         {"dtype": "bf16", "layouts": "kk", "batch_invariant": False},
     ),
-    "Finish": lambda draw: (
-        hopper_gemm.Finish,
+    "Epilogue": lambda draw: (
+        hopper_gemm.Epilogue,
         [],
         {"scale": True, "bias": False, "activation": "gelu", "residual": True, "gated": False},
     ),

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.serve.reference import activated
@@ -39,14 +39,14 @@ KINDS = {
 }
 """Kinds of kernel."""
 
-GATED = Finish(activation="silu", gated=True)
+GATED = Epilogue(activation="silu", gated=True)
 
 FINISHES = [
-    *(Finish(bias=True, activation=one) for one in ACTIVATIONS),
-    Finish(bias=True),
-    Finish(residual=True),
-    Finish(scale=True, activation="relu"),
-    Finish(scale=True, bias=True, activation="gelu", residual=True),
+    *(Epilogue(bias=True, activation=one) for one in ACTIVATIONS),
+    Epilogue(bias=True),
+    Epilogue(residual=True),
+    Epilogue(scale=True, activation="relu"),
+    Epilogue(scale=True, bias=True, activation="gelu", residual=True),
 ]
 """Finishes of every step, but gated."""
 
@@ -59,7 +59,7 @@ class Case:
     """A kernel with a finish on a problem."""
 
     kind: str
-    finish: Finish
+    finish: Epilogue
     problem: GemmProblem
 
     @property

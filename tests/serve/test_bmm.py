@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import bmm as room
 from hopper_gemm.serve.ops import bmm_op
@@ -233,7 +233,7 @@ def test_baddbmm_is_one_launch_that_reads_what_is_added_in_place(launches, monke
     ((_, problem),), (finish,) = launches.loaded, launches.finishes
     assert (problem.grouping, problem.groups, problem.rows) == ("batch", BATCH, M)
     scaled, residual = alpha != 1, beta != 0
-    assert finish == (Finish(scale=scaled, residual=residual) if scaled or residual else None)
+    assert finish == (Epilogue(scale=scaled, residual=residual) if scaled or residual else None)
 
 
 def test_the_operator_of_baddbmm_is_what_torch_asks_of_one():

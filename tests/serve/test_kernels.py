@@ -16,7 +16,7 @@ import pytest
 import hopper_gemm
 from hopper_gemm.compiler import loader
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.menu import choose
@@ -138,7 +138,7 @@ def test_whatever_shapes_a_loaded_kernel_is_in_its_key(compiler):
         "problem": GemmProblem(64, 64, 128),
         "device": 1,
         "config": GemmConfig(tile_m=64),
-        "finish": Finish(bias=True),
+        "finish": Epilogue(bias=True),
         "scattered": True,
     }
     assert set(others) == set(inspect.signature(kernel_for).parameters)

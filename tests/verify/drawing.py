@@ -11,7 +11,7 @@ from typing import Any
 
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import ACTIVATIONS, SCALES, Finish
+from hopper_gemm.model.finish import ACTIVATIONS, SCALES, Epilogue
 from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
@@ -66,7 +66,7 @@ class Pair:
     config: GemmConfig
     problem: GemmProblem
     seed: int = 0
-    finish: Finish | None = None
+    finish: Epilogue | None = None
 
     @property
     def kernel(self) -> KernelId:
@@ -91,7 +91,7 @@ class Pair:
         Raises:
             ValueError: a parameter or a value that there is not.
         """
-        finish = Finish(**values["finish"]) if "finish" in values else None
+        finish = Epilogue(**values["finish"]) if "finish" in values else None
         kind = GroupedProblem if "groups" in values["problem"] else GemmProblem
         return Pair(config_of(values["config"]), kind(**values["problem"]), values["seed"], finish)
 
@@ -200,7 +200,7 @@ def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
     """A kernel of FP8 on problems, each launched in a drawn way; none if no draw is legal."""
     scales, dtype = SCALES[1 + number % (len(SCALES) - 1)], rng.choice(FP8_DTYPES)
     promote = BLOCK if scales == "blocks" else rng.choice(PROMOTED)
-    finish = Finish(scales=scales, bias=rng.random() < 0.3, activation=rng.choice(("", "", *ACTIVATIONS)))
+    finish = Epilogue(scales=scales, bias=rng.random() < 0.3, activation=rng.choice(("", "", *ACTIVATIONS)))
     fixed: dict[str, Any] = {name: DEFAULTS[name] for name in DRAWN if name not in PLAIN}
     fixed |= {"swap_ab": number % 2 == 1} | FP8_STRATA[number % len(FP8_STRATA)]
     if promote:
@@ -234,8 +234,13 @@ GROUP_LAYOUTS = {"rows": ("kk", "kn"), "masked": ("kk", "kn"), "batch": LAYOUTS}
 """Of other groupings ``mn``."""
 
 GROUP_FINISHES = {
-    "batch": (None, Finish(residual=True), Finish(scale=True, residual=True), Finish(bias=True)),
-    "rows": (None, Finish(bias=True), Finish(activation="silu", gated=True), Finish(bias=True, activation="gelu")),
+    "batch": (None, Epilogue(residual=True), Epilogue(scale=True, residual=True), Epilogue(bias=True)),
+    "rows": (
+        None,
+        Epilogue(bias=True),
+        Epilogue(activation="silu", gated=True),
+        Epilogue(bias=True, activation="gelu"),
+    ),
 }
 """Of ``masked`` those of ``rows``; of groups along k none."""
 
@@ -257,7 +262,7 @@ def _grouped_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair
     fixed |= {"split_k": 1, "reverse_k": False, "pace": 0, "swap_ab": rng.random() < 0.4} | rng.choice(WALKS)
     fixed |= FP8_STRATA[technique % len(FP8_STRATA)]
     if grouping in ("rows", "masked") and technique % 3 == 0:
-        finish = Finish(scales=rng.choice(("row", "blocks")), bias=rng.random() < 0.5)
+        finish = Epilogue(scales=rng.choice(("row", "blocks")), bias=rng.random() < 0.5)
         dtype, layouts, promote = rng.choice(FP8_DTYPES), "kk", BLOCK
         fixed |= {"k_depth": 4, "stages": "max"}
     if finish is not None and finish.gated:
@@ -324,13 +329,13 @@ def drawn_launch(rng: random.Random, config: GemmConfig) -> dict[str, Any]:
     return launch | {"part_order": config.part_order}
 
 
-def drawn_finish(rng: random.Random) -> Finish:
+def drawn_finish(rng: random.Random) -> Epilogue:
     """A finish; one of five is gated."""
     activation = rng.choice(("", *ACTIVATIONS))
     if rng.random() < 0.2:
-        return Finish(activation=activation or "silu", gated=True)
+        return Epilogue(activation=activation or "silu", gated=True)
     steps = (rng.random() < 0.5, rng.random() < 0.5, activation, rng.random() < 0.5)
-    return Finish(*steps) if any(steps) else Finish(bias=True)
+    return Epilogue(*steps) if any(steps) else Epilogue(bias=True)
 
 
 SHAPES = ("ragged", "wave", "deep", "small", "many", "flat")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hopper_gemm.compiler.child import Handler
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.hopper import TMA_ALIGN_BYTES
 from hopper_gemm.model.problem import GemmProblem, types_of
@@ -168,7 +168,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def added(pair: Pair, device: str) -> Call:
     """What a pair's finish adds, drawn by its seed; of the call's other arguments the activation."""
-    finish, problem = pair.finish or Finish(), pair.problem
+    finish, problem = pair.finish or Epilogue(), pair.problem
     if isinstance(problem, GroupedProblem):
         problem = flat(problem)
     generator = torch.Generator(device).manual_seed(pair.seed + 1)

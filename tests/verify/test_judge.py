@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.serve.reference import activated
@@ -32,9 +32,9 @@ def test_a_right_kernel_passes_whatever_the_types_layouts_and_sizes(dtype, layou
 
 
 FINISHES = [
-    Finish(bias=True, activation="gelu"),
-    Finish(True, True, "silu", True),
-    Finish(activation="relu", gated=True),
+    Epilogue(bias=True, activation="gelu"),
+    Epilogue(True, True, "silu", True),
+    Epilogue(activation="relu", gated=True),
 ]
 
 
@@ -57,7 +57,7 @@ def test_a_finish_is_checked_with_what_it_adds(dtype, finish):
 @pytest.mark.parametrize("dtype", ["e4m3_bf16", "e5m2_fp16", "e4m3_fp32"])
 def test_products_of_fp8_are_checked_with_their_scales(dtype, scales):
     """Rows in each other's places are found, and so is a product without scales."""
-    finish = Finish(bias=True, activation="silu", scales=scales)
+    finish = Epilogue(bias=True, activation="silu", scales=scales)
     pair = Pair(GemmConfig(), GemmProblem(40, 272, 400, dtype, promote=128), seed=5, finish=finish)
 
     def right(a, b, out):
@@ -75,7 +75,7 @@ def test_products_of_fp8_are_checked_with_their_scales(dtype, scales):
 
 
 def test_an_element_of_an_fp8_product_that_is_one_block_of_k_off_is_found():
-    pair = Pair(GemmConfig(), GemmProblem(40, 272, 4096, "e4m3_bf16", promote=128), 5, Finish(scales="blocks"))
+    pair = Pair(GemmConfig(), GemmProblem(40, 272, 4096, "e4m3_bf16", promote=128), 5, Epilogue(scales="blocks"))
 
     def wrong(a, b, out):
         out.copy_(finished_product(pair, a, b))
@@ -103,7 +103,7 @@ class OfGroups:
         self.pair, self.mistake = pair, mistake
 
     def __call__(self, a, b, out, bias=None, residual=None, scale=None, scales=None, ends=None):
-        problem, finish = self.pair.problem, self.pair.finish or Finish()
+        problem, finish = self.pair.problem, self.pair.finish or Epilogue()
         spans = spans_of(problem, None if ends is None else ends.tolist())
         if self.mistake == "neighbour" and problem.deep:
             spans = [(start, min(problem.k, end + 1)) for start, end in spans]
@@ -133,13 +133,13 @@ class OfGroups:
 def grouped_cases():
     """Pairs of groups with what may follow their product, by several routings."""
     for problem in GROUPED:
-        for finish in (None, Finish(bias=True, activation="gelu"), Finish(activation="silu", gated=True)):
+        for finish in (None, Epilogue(bias=True, activation="gelu"), Epilogue(activation="silu", gated=True)):
             if not problem.is_fp8 and not (problem.deep and finish):
                 yield from (Pair(GemmConfig(), problem, seed, finish) for seed in range(4))
         if problem.grouping == "batch":
-            yield Pair(GemmConfig(), problem, 1, Finish(scale=True, residual=True))
+            yield Pair(GemmConfig(), problem, 1, Epilogue(scale=True, residual=True))
         for scales in ("row", "blocks") if problem.is_fp8 else ():
-            yield from (Pair(GemmConfig(), problem, seed, Finish(bias=True, scales=scales)) for seed in range(4))
+            yield from (Pair(GemmConfig(), problem, seed, Epilogue(bias=True, scales=scales)) for seed in range(4))
 
 
 @pytest.mark.parametrize("pair", [*grouped_cases()], ids=str)

@@ -26,7 +26,7 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
-from hopper_gemm.kernel.epilogue import Epilogue, Region
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue, Region
 from hopper_gemm.kernel.sums.workspace import (
     LEDGERS,
     ROW_BYTES,
@@ -66,7 +66,7 @@ def add_in_order(total: Float32, own: Float32, own_first: Boolean, other: Float3
 class Whole:
     """Nothing to add."""
 
-    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+    def finish(self, accumulators: cute.Tensor, epilogue: ConsumerEpilogue, region: Region) -> None:
         """Store the tile."""
         epilogue.store_tile(accumulators, region)
 
@@ -142,7 +142,7 @@ class ClusterSum:
                 own[at] = cutlass.select_(self.rank == self.parts - 1, total + own[at], total)
 
     @cute.jit
-    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+    def finish(self, accumulators: cute.Tensor, epilogue: ConsumerEpilogue, region: Region) -> None:
         """Store the sums of the chunks that this CTA owns."""
         self.send(accumulators)
         epilogue.store_tile(accumulators, region, self)
@@ -208,7 +208,7 @@ class WorkspaceSum:
         return WorkspaceSum(workspace.sum(0) + own, ledger, step, parts, item.part, size // chunk, chunk)
 
     @cute.jit
-    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+    def finish(self, accumulators: cute.Tensor, epilogue: ConsumerEpilogue, region: Region) -> None:
         """Store the sums of the chunks that this part owns, or of all chunks if it adds up alone."""
         self._leave(accumulators)
         first, step, adds = self.rank, self.parts, self.ledger.arrive()

@@ -9,7 +9,7 @@ from cutlass import Int32, cute
 
 from hopper_gemm.kernel.consumer import Mainloop, Share
 from hopper_gemm.kernel.cta import CtaTask, Operands
-from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue
 from hopper_gemm.kernel.gemm import HopperGemm
 from hopper_gemm.kernel.operand import Loads
 from hopper_gemm.kernel.pipeline import Ring, RingState
@@ -182,7 +182,7 @@ class LadderGemm(ThreadGemm):
         given = {field.name: getattr(fill, field.name) for field in fields(Fill)} | {"unroll": self._unroll}
         return LadderFill(**given, apart=config.split_k if config.interleave_k else 1, rotate=config.rotate_k)
 
-    def _mainloop(self, task: CtaTask, share: Share, epilogue: Epilogue) -> Mainloop:
+    def _mainloop(self, task: CtaTask, share: Share, epilogue: ConsumerEpilogue) -> Mainloop:
         loop = replace(super()._mainloop(task, share, epilogue), unroll=self._unroll)
         if self.config.specialised:
             return loop

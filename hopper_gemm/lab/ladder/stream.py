@@ -17,7 +17,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 
 from hopper_gemm.kernel.bundle import Bundle
-from hopper_gemm.kernel.epilogue import Epilogue, Region
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue, Region
 from hopper_gemm.kernel.pipeline import RingState
 from hopper_gemm.kernel.sums.ledger import ALONE, ARRIVED
 from hopper_gemm.kernel.sums.reduction import Parts, Reduction
@@ -231,7 +231,7 @@ class StreamSum:
         return StreamSum(item, own, shares * 2 * piece, piece, words, shares * WORD_BYTES, walk, thread == 0, barrier)
 
     @cute.jit
-    def finish(self, accumulators: cute.Tensor, epilogue: Epilogue, region: Region) -> None:
+    def finish(self, accumulators: cute.Tensor, epilogue: ConsumerEpilogue, region: Region) -> None:
         """Store the tile if :meth:`settle` leaves it to this cluster."""
         if self.settle(accumulators):
             epilogue.store_tile(accumulators, region)

@@ -7,7 +7,7 @@ from math import gcd
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import BLOCK, GemmProblem
 from hopper_gemm.model.rules.rule import Rule
@@ -30,24 +30,24 @@ def in_reach(problem: GemmProblem) -> bool:
     return not problem.out_of_reach and problem.n % hopper.WGMMA_N_STEP == 0
 
 
-def _in_reach(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _in_reach(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     if not in_reach(problem):
         yield f"the finish {finish} needs matrices in TMA's reach; pad {problem} to multiples of {hopper.WGMMA_N_STEP}"
 
 
-def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _epilogue(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     if kernel.builder != GemmConfig().builder:
         yield f"the finish {finish} needs the plain kernel; leave the parameters of the design study at their defaults"
 
 
-def _scales(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _scales(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     if finish.scales and not problem.is_fp8:
         yield f"the finish {finish} is of FP8 operands but those of {problem.dtype} have no scales; leave scales out"
     if problem.is_fp8 and (finish.scale or finish.residual or finish.gated):
         yield f"a product of FP8 takes scales, a bias and an activation but got {finish}; leave the other steps out"
 
 
-def _blocks(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _blocks(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     """A stage must be a block of k, which the consumers count from a tile's first; and their columns must lie in two
     blocks of B at most."""
     if finish.scales != "blocks":
@@ -66,7 +66,7 @@ def _blocks(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[st
         yield f"scales of blocks need {need} registers of {kernel.registers.consumer}; take a smaller tile"
 
 
-def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _registers(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     """The compiler starts all loads of a chunk's residual first, and mixes the arithmetic of a whole chunk where
     nothing that is read keeps it in order."""
     need, residual = kernel.accumulators + kernel.chunk_n, finish.residual
@@ -78,7 +78,7 @@ def _registers(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator
         )
 
 
-def _gated(kernel: Kernel, problem: GemmProblem, finish: Finish) -> Iterator[str]:
+def _gated(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
     """Gate and up of one column of C must be accumulators of one thread, half a tile apart."""
     if not finish.gated:
         return

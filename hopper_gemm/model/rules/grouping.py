@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.rules.rule import Rule
@@ -50,7 +50,7 @@ def _reach(kernel: Kernel, problem: GroupedProblem) -> Iterator[str]:
         )
 
 
-def _finish(kernel: Kernel, problem: GroupedProblem, finish: Finish) -> Iterator[str]:
+def _finish(kernel: Kernel, problem: GroupedProblem, finish: Epilogue) -> Iterator[str]:
     """Rows of a residual of a group of rows would be read beyond the last row of C."""
     if problem.deep or (finish.residual and problem.grouping != "batch"):
         yield f"groups of {problem.grouping} do not take the finish {finish}; apply it to their product"

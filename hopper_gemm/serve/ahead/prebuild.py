@@ -13,7 +13,7 @@ from pathlib import Path
 from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
@@ -23,13 +23,13 @@ from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
 
 EPILOGUES = (
-    *(Finish(bias=True, activation=activation) for activation in ("", "gelu", "gelu_tanh")),
-    *(Finish(bias=bias, residual=True) for bias in (False, True)),
-    Finish(activation="silu", gated=True),
+    *(Epilogue(bias=True, activation=activation) for activation in ("", "gelu", "gelu_tanh")),
+    *(Epilogue(bias=bias, residual=True) for bias in (False, True)),
+    Epilogue(activation="silu", gated=True),
 )
 """Epilogues that most models need."""
 
-MenuPart = tuple[str, str] | tuple[str, str, Finish]
+MenuPart = tuple[str, str] | tuple[str, str, Epilogue]
 
 WHOLE_MENU: tuple[MenuPart, ...] = (
     *((dtype, layouts) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
@@ -52,7 +52,7 @@ class Prebuilt:
 
 
 def prebuild(
-    problems: Iterable[GemmProblem | tuple[int, int, int] | tuple[GemmProblem, Finish]] = (),
+    problems: Iterable[GemmProblem | tuple[int, int, int] | tuple[GemmProblem, Epilogue]] = (),
     *,
     menu: Iterable[MenuPart] = (),
     context: str = "isolated",
@@ -71,8 +71,8 @@ def prebuild(
 
     Args:
         problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
-            finish as a pair: ``hopper_gemm.Finish(bias=True, activation="gelu")`` for such a ``linear``,
-            ``hopper_gemm.Finish(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
+            finish as a pair: ``hopper_gemm.Epilogue(bias=True, activation="gelu")`` for such a ``linear``,
+            ``hopper_gemm.Epilogue(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
             most; with a finish as a third element those that serve it, of gated layers 136 at most.
             :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
@@ -110,13 +110,13 @@ def prebuild(
     menu = listed("menu", menu, "(element type, layouts)")
     for types in menu:
         size = len(types) if isinstance(types, tuple | list) else 0
-        if size != 2 and not (size == 3 and isinstance(types[2], Finish)):
+        if size != 2 and not (size == 3 and isinstance(types[2], Epilogue)):
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
         GemmProblem(8, 8, 8, *types[:2])
     among = tables(None if gpu is None else slug(gpu))
-    pairs: dict[tuple[GemmProblem, Finish | None], None] = {}
+    pairs: dict[tuple[GemmProblem, Epilogue | None], None] = {}
     for given in listed("problems", problems, "problems"):
-        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Finish | None):
+        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None):
             pairs[GemmProblem.of(given[0]), given[1]] = None
         else:
             pairs[GemmProblem.of(given), None] = None

@@ -63,7 +63,7 @@ def test_the_kernels_of_the_problems_are_in_the_store_afterwards(pool, tmp_path)
 
 
 def test_kernels_with_a_finish_are_those_that_linear_and_swiglu_run(pool, tmp_path):
-    finishes = [hopper_gemm.Finish(bias=True, activation="gelu"), hopper_gemm.Finish(activation="silu", gated=True)]
+    finishes = [hopper_gemm.Epilogue(bias=True, activation="gelu"), hopper_gemm.Epilogue(activation="silu", gated=True)]
     problem = GemmProblem(4096, 4096, 4096)
     assert hopper_gemm.prebuild([(problem, one) for one in finishes], store=tmp_path).compiled == 2
     kernels = [KernelId.of(default_config(problem, 0, one), problem, finish=one) for one in finishes]
@@ -94,7 +94,7 @@ def test_the_whole_menu_has_every_pick_of_both_types_all_layouts_and_the_usual_e
 
 
 def test_an_element_of_the_menu_may_have_a_finish(pool, tmp_path):
-    finish = hopper_gemm.Finish(activation="silu", gated=True)
+    finish = hopper_gemm.Epilogue(activation="silu", gated=True)
     done = hopper_gemm.prebuild(menu=[("bf16", "kk", finish)], store=tmp_path)
     kernels = module.menu_kernels([("bf16", "kk", finish)])
     assert done.kernels == len(kernels)

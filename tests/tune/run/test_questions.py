@@ -11,7 +11,7 @@ import pytest
 from hopper_gemm.cli.options import titled, with_recipe
 from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find
@@ -531,7 +531,7 @@ def test_fp8_is_searched_by_its_recipe_from_the_pick_on_and_the_best_serves_call
     (entry,) = entries = read_tuned(out.parent / FILE)
     assert {row.point.problem for row in read_study(out).rows} == {problem} == {entry.problem}
     call = GemmProblem(1024, 1024, 1024, "e4m3_bf16", promote=promote)
-    served = find([Table(tuple(entries))], call, finish=Finish(scales=scales))
+    served = find([Table(tuple(entries))], call, finish=Epilogue(scales=scales))
     assert (served.how, served.config) == ("tuned", entry.config)
 
 

@@ -61,7 +61,7 @@ class DirectEpilogue:
         region: Region,
         sums: None = None,
     ) -> None:
-        """Store one share; arguments as :meth:`Epilogue.store_tile`, a chunk being as wide as the share."""
+        """Store one share; arguments as :meth:`ConsumerEpilogue.store_tile`, a chunk being as wide as the share."""
         rows, row, column = region.rows, region.row, region.column
         groups = self.width // 8
         parts = cute.make_tensor(accumulators.iterator, cute.make_layout((4, groups, rows)))

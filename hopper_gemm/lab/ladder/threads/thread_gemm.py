@@ -8,7 +8,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from hopper_gemm.kernel.cta import CtaTask, Operands, Output
-from hopper_gemm.kernel.epilogue import Epilogue
+from hopper_gemm.kernel.epilogue import ConsumerEpilogue
 from hopper_gemm.kernel.gemm import INIT_WARP, HopperGemm
 from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.place import Place
@@ -16,7 +16,7 @@ from hopper_gemm.lab.ladder.ladder_config import LadderKernel
 from hopper_gemm.lab.ladder.threads.cp_async import COPIES_UNDER_WAY, CopyFill, ThreadLoad, ThreadLoads
 from hopper_gemm.lab.ladder.threads.direct_store import DirectEpilogue
 from hopper_gemm.model import hopper
-from hopper_gemm.model.finish import Finish
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import ELEMENT_BYTES
 
 
@@ -72,10 +72,10 @@ class ThreadGemm(HopperGemm):
         lag = min(config.stages - 1 - config.stagger, COPIES_UNDER_WAY)
         return CopyFill(loads, lag, self._peeks("producer"), self._state(phase=0))
 
-    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> Epilogue | DirectEpilogue:
+    def _epilogue(self, task: CtaTask, consumer: Int32, own: cute.Tensor) -> ConsumerEpilogue | DirectEpilogue:
         if self.config.stores == "tma":
             return super()._epilogue(task, consumer, own)
-        assert self.finish == Finish(), "a rule refuses a finish with direct stores"
+        assert self.finish == Epilogue(), "a rule refuses a finish with direct stores"
         thread, c = task.place.in_group, task.output.c
         return DirectEpilogue.of(thread, c, self.config.share_n, self.out_dtype, self.scattered)
 
