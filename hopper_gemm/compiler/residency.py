@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.roofline import copied
+from hopper_gemm.model.roofline import CLUSTER_SIZES, copied
 
 _NOTHING = b""".version 8.0
 .target sm_90
@@ -21,15 +21,15 @@ SM."""
 
 
 def resident_clusters(size: int) -> int:
-    """Clusters of ``size`` CTAs, 1 to 8, that the current device runs at once, one CTA an SM. A persistent launch of
-    more clusters would run the rest as a second wave, in twice the time.
+    """Clusters of ``size`` CTAs, one of :data:`hopper_gemm.model.roofline.CLUSTER_SIZES`, that the current device runs
+    at once, one CTA an SM. A persistent launch of more clusters would run the rest as a second wave, in twice the time.
 
     Raises:
         RuntimeError: the driver refuses the query.
     """
     import torch
 
-    return _resident_clusters(torch.cuda.current_device(), size)
+    return _resident_clusters(torch.cuda.current_device())[size]
 
 
 def memory_rate() -> float:
@@ -50,43 +50,38 @@ def memory_rate() -> float:
 
 
 @cache
-def _resident_clusters(device: int, size: int) -> int:
+def _resident_clusters(device: int) -> dict[int, int]:
+    """Clusters that a device runs at once, by their CTAs. All sizes are asked about together: the driver compiles the
+    kernel of the query once, and its handle dies with the context, which no one else may hold."""
     import torch
-
-    sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
-    if size == 1:
-        return sms
     from cuda.bindings import driver
 
+    sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
     torch.cuda.init()
     board = _checked(driver.cuDeviceGet(device))
     _checked(driver.cuCtxPushCurrent(_checked(driver.cuDevicePrimaryCtxRetain(board))))
     try:
+        module = _checked(driver.cuModuleLoadData(_NOTHING))
+        kernel = _checked(driver.cuModuleGetFunction(module, b"nothing"))
+        shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(kernel, shared, hopper.SMEM_BYTES))
         dimension = driver.CUlaunchAttribute()
         dimension.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        extent = dimension.value.clusterDim
-        extent.x, extent.y, extent.z = size, 1, 1
         launch = driver.CUlaunchConfig()
-        launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, sms, 1
         launch.blockDimX, launch.blockDimY, launch.blockDimZ = hopper.WARPGROUP_THREADS, 1, 1
         launch.sharedMemBytes = hopper.SMEM_BYTES
-        launch.attrs, launch.numAttrs = [dimension], 1
-        return int(_checked(driver.cuOccupancyMaxActiveClusters(_empty_kernel(device), launch)))
+        clusters = {1: sms}
+        for size in CLUSTER_SIZES[1:]:
+            extent = dimension.value.clusterDim
+            extent.x, extent.y, extent.z = size, 1, 1
+            launch.gridDimX, launch.gridDimY, launch.gridDimZ = size, sms, 1
+            launch.attrs, launch.numAttrs = [dimension], 1
+            clusters[size] = int(_checked(driver.cuOccupancyMaxActiveClusters(kernel, launch)))
+        _checked(driver.cuModuleUnload(module))
+        return clusters
     finally:
         driver.cuCtxPopCurrent()
         driver.cuDevicePrimaryCtxRelease(board)
-
-
-@cache
-def _empty_kernel(device: int) -> Any:
-    """The kernel of the query in a device's primary context, which is current. The driver compiles it once, for
-    all sizes of clusters; it stays loaded."""
-    from cuda.bindings import driver
-
-    kernel = _checked(driver.cuModuleGetFunction(_checked(driver.cuModuleLoadData(_NOTHING)), b"nothing"))
-    shared = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _checked(driver.cuFuncSetAttribute(kernel, shared, hopper.SMEM_BYTES))
-    return kernel
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
