@@ -54,7 +54,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["explain", "64", "64", "64", "--scales", "row"], "a dtype with scales must be one of e4m3_bf16"),
         (
             ["tune", "64", "64", "64", "--dtype", "e4m3", "--scales", "col"],
-            "--scales must be one of tensor, row, blocks",
+            "'--scales': 'col' is not one of 'tensor', 'row', 'blocks'",
         ),
         (
             ["compare", "--dtype", "e4m3", "--scales", "row", "--promote", "64", "64", "64", "64"],
