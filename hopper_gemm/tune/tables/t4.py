@@ -128,9 +128,13 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
         The files, the metadata last.
 
     Raises:
-        ResultsError: the folder is no study, or the files cannot be written.
+        ResultsError: the folder is no study, or has no rows of a sweep, or the files cannot be written.
     """
     study, target = read_study(folder), out or Path("t4.json")
+    if not study.stage("sweep"):
+        raise ResultsError(
+            f"T4 needs rows of a sweep but {folder} has {_stages(study)}; hopper-gemm export --format csv writes those"
+        )
     if target.is_dir():
         inside = target / "t4.json"
         raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
@@ -173,6 +177,10 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
             if figures.get(name) is not None
         ],
     }
+
+
+def _stages(study: Study) -> str:
+    return ", ".join(dict.fromkeys(row.stage for row in study.rows)) or "none"
 
 
 def _milliseconds(us: float) -> float:
