@@ -49,6 +49,13 @@ class Column:
     kind: Kind
     doc: str
 
+    @property
+    def type(self) -> str:
+        """Type in a typed file, in the words of a Table Schema. A flag that takes words too is a string."""
+        if self.kind == "flag":
+            return "string" if self.name in PARAMETERS and PARAMETERS[self.name].words else "boolean"
+        return "string" if self.kind == "text" else self.kind
+
 
 _RESOLVED: dict[str, Any] = resolve(WIDEST()).as_dict()
 """The default config as a row holds it: its values have the kinds of their columns."""
