@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from docs.generate import todays_code as today
+from docs.generate.data import write_package
 from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
@@ -82,6 +83,7 @@ def main(folders: list[str]) -> None:
                 publish_simulation(folder, folder.name)
     for root in (RESULTS, ARCHIVE, H100):
         write_index(root)
+    write_package(ROOT / "results")
     chart(ROOT / "docs/suite.svg")
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():

@@ -23,7 +23,7 @@ from typing import Any
 from hopper_gemm.tune.study.files import write_json
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.schema import TIMED
+from hopper_gemm.tune.study.schema import COLUMNS, TIMED
 from hopper_gemm.tune.study.space import place_of
 
 VERSION = "1.0.0"
@@ -44,16 +44,10 @@ INVALIDITY = {
 long enough undisturbed."""
 
 UNITS = {
+    **{column.name: column.unit for column in COLUMNS},
     **dict.fromkeys(("time", "baseline_time", "baseline_runtimes"), "ms"),
-    **dict.fromkeys(("sm_mhz", "baseline_sm_mhz"), "MHz"),
-    **dict.fromkeys(("watts", "baseline_watts"), "W"),
-    **dict.fromkeys(("pj_per_flop", "baseline_pj_per_flop"), "pJ/FLOP"),
-    "spacer_us": "us",
-    "tflops": "TFLOP/s",
-    "tensor_active": "%",
-    "smem_bytes": "B",
 }
-"""Units of measurements; the others are ratios, counts or words."""
+"""Units of measurements; empty for ratios, counts and words."""
 
 MEASURED = (
     *("time", "baseline_time"),
@@ -172,7 +166,7 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
         "invalidity": INVALIDITY[row.status],
         "correctness": int(row.ok),
         "measurements": [
-            {"name": name, "value": figures[name], "unit": UNITS.get(name, "")}
+            {"name": name, "value": figures[name], "unit": UNITS[name]}
             for name in MEASURED
             if figures.get(name) is not None
         ],
