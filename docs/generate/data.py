@@ -26,7 +26,15 @@ PACKAGE, SCHEMA = "datapackage.json", "rows.schema.json"
 
 PROFILES = "https://datapackage.org/profiles/2.0/"
 
-APACHE = {"name": "Apache-2.0", "path": "https://www.apache.org/licenses/LICENSE-2.0", "title": "Apache License 2.0"}
+LICENCES = (
+    {
+        "name": "CC-BY-4.0",
+        "path": "https://creativecommons.org/licenses/by/4.0/",
+        "title": "Creative Commons Attribution 4.0",
+    },
+    {"name": "Apache-2.0", "path": "https://www.apache.org/licenses/LICENSE-2.0", "title": "Apache License 2.0"},
+)
+"""Licences of the data; its user takes either."""
 
 FOLDER = Column("folder", "text", f"folder of the study in results; only in the Parquet of all rows, which lacks {SUM}")
 
@@ -63,7 +71,7 @@ def package(root: Path) -> dict[str, Any]:
         "$schema": f"{PROFILES}datapackage.json",
         "name": "hopper-gemm-results",
         "title": "Measurements of a Hopper GEMM kernel and its autotuner beside cuBLAS",
-        "licenses": [APACHE],
+        "licenses": [*LICENCES],
         "resources": studies + others,
     }
 
