@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages chapters reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages data chapters reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -59,6 +59,10 @@ types: $(VENV)/.ready
 # changed, the kernels behind marked figures are compiled first, for minutes; no GPU is needed.
 pages: $(VENV)/.ready
 	$(BIN)/python -m docs.generate
+
+# Every recorded row as one Parquet file: build/rows.parquet. Needs pyarrow.
+data: $(VENV)/.ready
+	$(BIN)/python -m docs.generate.data
 
 # Build the code of the chapters of docs/learn; on a Hopper GPU check and time it. Options: .venv/bin/python -m
 # docs.generate.chapters --help.

@@ -120,7 +120,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["worker", "tls://x:99999", "--pem", "x"], "prints it, but got 'tls://x:99999'"),
         (["worker", "tls://:80", "--pem", "x"], "prints it, but got 'tls://:80'"),
         (["pack", "tests"], "tests holds no rows.csv"),
-        (["export", "nowhere", "--format", "t5"], "'--format': 't5' is not one of 'csv', 't4'; see hopper-gemm export"),
+        (["export", "nowhere", "--format", "t5"], "'--format': 't5' is not one of 'csv', 'parquet', 't4'; see hopper"),
         (["simulate", "sweeps"], "sweeps holds no rows.csv"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",

@@ -21,9 +21,11 @@ from typing import Any
 import pandas as pd
 
 from docs.generate import todays_code as today
+from docs.generate.data import write_package
 from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
+from docs.generate.pages.reproduction import reproduction
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.pages.ways import ways
 from docs.generate.todays_code import write_todays_code
@@ -82,6 +84,7 @@ def main(folders: list[str]) -> None:
                 publish_simulation(folder, folder.name)
     for root in (RESULTS, ARCHIVE, H100):
         write_index(root)
+    write_package(ROOT / "results")
     chart(ROOT / "docs/suite.svg")
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():
@@ -499,6 +502,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "spread": certainty.spread,
     "guard": certainty.guard,
     "placement": certainty.placement,
+    "reproduction": reproduction,
     "planted": certainty.planted,
     "alone": alone,
     "seed-finals": studies.seed_finals,

@@ -254,19 +254,19 @@ def simulate(
 def export(
     results: options.StudyFolder,
     form: Annotated[
-        Literal["csv", "t4"],
-        typer.Option("--format", help="csv: every row, for pandas; t4: Kernel Tuner's results format."),
+        Literal["csv", "parquet", "t4"],
+        typer.Option("--format", help="csv or parquet: every row, for pandas; t4: Kernel Tuner's results format."),
     ] = "t4",
     out: Annotated[
-        Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv.")
+        Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv, .parquet.")
     ] = None,
     optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a study for pandas or in the format of other tuners.
 
-    CSV has every row of every stage, its provenance beside it; T4 is the open results format of the autotuning
-    community; --optuna writes an Optuna journal instead. docs/data explains the columns.
+    CSV and Parquet have every row of every stage, the provenance beside it; T4 is the open results format of the
+    autotuning community; --optuna writes an Optuna journal instead. docs/data explains the columns.
     """
     from hopper_gemm.tune.tables.t4 import export as exported
     from hopper_gemm.tune.tables.view import rows_as_measured
@@ -279,8 +279,8 @@ def export(
             fail("--out and --optuna name a file each; leave one of them out")
         write_journal(study, optuna)
         written = [optuna]
-    elif form == "csv":
-        written = rows_as_measured(study).write(out or Path(f"{study.provenance['study']}.csv"), "csv")
+    elif form in ("csv", "parquet"):
+        written = rows_as_measured(study).write(out or Path(f"{study.provenance['study']}.{form}"), form)
     else:
         written = exported(results, out)
     text = "\n".join(f"Written to {shown(path)}" for path in written)

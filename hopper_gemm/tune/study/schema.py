@@ -43,11 +43,19 @@ Kind = Literal["text", "integer", "number", "flag"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column."""
+    """One column; ``unit`` is empty for ratios, counts, words and parameters."""
 
     name: str
     kind: Kind
     doc: str
+    unit: str = ""
+
+    @property
+    def type(self) -> str:
+        """Type in a typed file, in the words of a Table Schema. A flag that takes words too is a string."""
+        if self.kind == "flag":
+            return "string" if self.name in PARAMETERS and PARAMETERS[self.name].words else "boolean"
+        return "string" if self.kind == "text" else self.kind
 
 
 _RESOLVED: dict[str, Any] = resolve(WIDEST()).as_dict()
@@ -91,39 +99,41 @@ TIMED = (
     Column("pairs", "integer", "pairs of times behind the speedup"),
     Column("processes", "integer", "fresh processes that took them"),
     Column("noise", "number", "noise floor: the baseline against itself, as a fraction"),
-    Column("time_us", "number", "our median time of a launch, microseconds; isolated: the spacer taken off"),
-    Column("baseline_us", "number", "the baseline's, likewise"),
-    Column("spacer_us", "number", "isolated: median time of the kernel between two launches, microseconds"),
-    Column("tflops", "number", "our rate, 10^12 FLOP/s"),
-    Column("sm_mhz", "number", "mean SM clock while ours ran, from cycle counters"),
-    Column("baseline_sm_mhz", "number", "the same for the baseline"),
-    Column("watts", "number", "mean power while ours ran; empty in a burst, shorter than a step of the counter"),
-    Column("baseline_watts", "number", "the same for the baseline"),
-    Column("pj_per_flop", "number", "our energy per operation, picojoules"),
-    Column("baseline_pj_per_flop", "number", "the baseline's"),
-    Column("tensor_active", "number", "percent of the tensor cores' peak at sm_mhz"),
+    Column("time_us", "number", "our median time of a launch, microseconds; isolated: the spacer taken off", "us"),
+    Column("baseline_us", "number", "the baseline's, likewise", "us"),
+    Column("spacer_us", "number", "isolated: median time of the kernel between two launches, microseconds", "us"),
+    Column("tflops", "number", "our rate, 10^12 FLOP/s", "TFLOP/s"),
+    Column("sm_mhz", "number", "mean SM clock while ours ran, from cycle counters", "MHz"),
+    Column("baseline_sm_mhz", "number", "the same for the baseline", "MHz"),
+    Column("watts", "number", "mean power while ours ran; empty in a burst, shorter than a step of the counter", "W"),
+    Column("baseline_watts", "number", "the same for the baseline", "W"),
+    Column("pj_per_flop", "number", "our energy per operation, picojoules", "pJ/FLOP"),
+    Column("baseline_pj_per_flop", "number", "the baseline's", "pJ/FLOP"),
+    Column("tensor_active", "number", "percent of the tensor cores' peak at sm_mhz", "%"),
     Column("rel_err", "number", "relative Frobenius error of our product against fp32"),
     Column("baseline_rel_err", "number", "of the baseline's"),
 )
 """Figures of a timing."""
 
 COUNTED = (
-    Column("tensor_active_hw", "number", "percent of cycles with the tensor cores at work, as the profiler counts it"),
-    Column("sm_ghz", "number", "SM clock during the profiled launch"),
-    Column("duration_us", "number", "duration of the profiled launch"),
-    Column("dram_read_bytes", "number", "bytes read from DRAM"),
-    Column("dram_write_bytes", "number", "bytes written to DRAM"),
+    Column(
+        "tensor_active_hw", "number", "percent of cycles with the tensor cores at work, as the profiler counts it", "%"
+    ),
+    Column("sm_ghz", "number", "SM clock during the profiled launch", "GHz"),
+    Column("duration_us", "number", "duration of the profiled launch", "us"),
+    Column("dram_read_bytes", "number", "bytes read from DRAM", "B"),
+    Column("dram_write_bytes", "number", "bytes written to DRAM", "B"),
     Column("l2_read_sectors", "number", "32-byte sectors read from the L2"),
-    Column("l2_hit_pct", "number", "L2 hits in percent of all accesses"),
-    Column("l2_read_hit_pct", "number", "L2 hits in percent of reads"),
-    Column("l2_load_hit_pct", "number", "L2 hits in percent of loads from the SMs"),
-    Column("tma_load_bytes", "number", "bytes that TMA loaded"),
+    Column("l2_hit_pct", "number", "L2 hits in percent of all accesses", "%"),
+    Column("l2_read_hit_pct", "number", "L2 hits in percent of reads", "%"),
+    Column("l2_load_hit_pct", "number", "L2 hits in percent of loads from the SMs", "%"),
+    Column("tma_load_bytes", "number", "bytes that TMA loaded", "B"),
     Column("shared_bank_reads", "number", "reads of a shared-memory bank"),
     Column("executed", "number", "warp instructions executed"),
-    Column("producer_hit_pct", "number", "producer's probes that found the slot empty, percent of stages"),
-    Column("consumer_hit_pct", "number", "consumers' probes that found the slot full, percent of stages"),
-    Column("producer_wait_pct", "number", "cycles that the producer waited for a slot, percent of its cycles"),
-    Column("consumer_wait_pct", "number", "cycles that the consumers waited for a slot, percent of their cycles"),
+    Column("producer_hit_pct", "number", "producer's probes that found the slot empty, percent of stages", "%"),
+    Column("consumer_hit_pct", "number", "consumers' probes that found the slot full, percent of stages", "%"),
+    Column("producer_wait_pct", "number", "cycles that the producer waited for a slot, percent of its cycles", "%"),
+    Column("consumer_wait_pct", "number", "cycles that the consumers waited for a slot, percent of their cycles", "%"),
 )
 """Figures of the profiler and of the kernel's own meter."""
 
@@ -145,7 +155,7 @@ ABOUT = (
     Column("registers", "integer", "registers per thread at launch"),
     Column("wgmma", "integer", "wgmma instructions in the code"),
     Column("instructions", "integer", "instructions in the code"),
-    Column("smem_bytes", "integer", "shared memory of a CTA"),
+    Column("smem_bytes", "integer", "shared memory of a CTA", "B"),
     Column("code", "text", "digest of the machine code; equal ones are one kernel"),
     Column("source", "text", "measured or replayed"),
     Column("gpu", "text", "name of the GPU"),

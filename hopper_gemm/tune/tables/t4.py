@@ -23,7 +23,7 @@ from typing import Any
 from hopper_gemm.tune.study.files import write_json
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
-from hopper_gemm.tune.study.schema import TIMED
+from hopper_gemm.tune.study.schema import COLUMNS, TIMED
 from hopper_gemm.tune.study.space import place_of
 
 VERSION = "1.0.0"
@@ -44,16 +44,10 @@ INVALIDITY = {
 long enough undisturbed."""
 
 UNITS = {
+    **{column.name: column.unit for column in COLUMNS},
     **dict.fromkeys(("time", "baseline_time", "baseline_runtimes"), "ms"),
-    **dict.fromkeys(("sm_mhz", "baseline_sm_mhz"), "MHz"),
-    **dict.fromkeys(("watts", "baseline_watts"), "W"),
-    **dict.fromkeys(("pj_per_flop", "baseline_pj_per_flop"), "pJ/FLOP"),
-    "spacer_us": "us",
-    "tflops": "TFLOP/s",
-    "tensor_active": "%",
-    "smem_bytes": "B",
 }
-"""Units of measurements; the others are ratios, counts or words."""
+"""Units of measurements; empty for ratios, counts and words."""
 
 MEASURED = (
     *("time", "baseline_time"),
@@ -128,9 +122,13 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
         The files, the metadata last.
 
     Raises:
-        ResultsError: the folder is no study, or the files cannot be written.
+        ResultsError: the folder is no study, or has no rows of a sweep, or the files cannot be written.
     """
     study, target = read_study(folder), out or Path("t4.json")
+    if not study.stage("sweep"):
+        raise ResultsError(
+            f"T4 needs rows of a sweep but {folder} has {_stages(study)}; hopper-gemm export --format csv writes those"
+        )
     if target.is_dir():
         inside = target / "t4.json"
         raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
@@ -168,11 +166,15 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
         "invalidity": INVALIDITY[row.status],
         "correctness": int(row.ok),
         "measurements": [
-            {"name": name, "value": figures[name], "unit": UNITS.get(name, "")}
+            {"name": name, "value": figures[name], "unit": UNITS[name]}
             for name in MEASURED
             if figures.get(name) is not None
         ],
     }
+
+
+def _stages(study: Study) -> str:
+    return ", ".join(dict.fromkeys(row.stage for row in study.rows)) or "none"
 
 
 def _milliseconds(us: float) -> float:

@@ -25,6 +25,7 @@ from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
 from hopper_gemm.tune.tables.mapped import MAP_LEGEND, by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
+from hopper_gemm.tune.tables.parquet import write_parquet
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
     coded,
@@ -112,17 +113,20 @@ class View:
         return {"provenance": self.study.provenance, "rows": rows, **self.more}
 
     def write(self, path: Path, form: str) -> list[Path]:
-        """Write the view as a file; a CSV gets its provenance beside it, as ``NAME-provenance.json``.
+        """Write the view as a file; CSV and Parquet get their provenance beside them, as ``NAME-provenance.json``.
 
         Args:
             path: the file.
-            form: of :data:`FORMS`.
+            form: of :data:`FORMS`, or ``parquet``.
 
         Returns:
             The files.
         """
-        write_whole(path, self.text(form))
-        if form != "csv":
+        if form == "parquet":
+            write_parquet(self.rows, path)
+        else:
+            write_whole(path, self.text(form))
+        if form not in ("csv", "parquet"):
             return [path]
         beside = path.with_name(f"{path.stem}-{PROVENANCE}")
         write_json(beside, self.study.provenance)

@@ -182,6 +182,13 @@ def test_a_folder_named_as_the_file_is_refused(tmp_path):
         export(STAGGER, tmp_path)
 
 
+def test_a_study_without_a_sweep_is_refused_and_leaves_no_file(tmp_path):
+    folder = write_study(tmp_path / "s", row(stage="compare"), row(stage="map"))
+    with pytest.raises(ResultsError, match=r"needs rows of a sweep but .* has compare, map; .* --format csv writes"):
+        export(folder, tmp_path / "out" / "t4.json")
+    assert not (tmp_path / "out").exists()
+
+
 def test_samples_that_were_not_kept_leave_no_runtimes(tmp_path):
     (document, _) = documents(export(write_study(tmp_path / "s", row()), tmp_path / "t4.json"))
     jsonschema.validate(document, RESULTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from io import StringIO
 
 import pandas as pd
@@ -15,7 +16,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import has_rows, read_study
-from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.row import ResultsError, as_text
 from hopper_gemm.tune.study.schema import BY_NAME
 from hopper_gemm.tune.tables.view import rows_as_measured, view
 from tests.tune.tables.making import row, write_study
@@ -148,6 +149,28 @@ def test_an_export_has_every_row_as_it_was_measured_under_the_columns_of_the_sch
     assert read["samples"].iloc[0] == "0:100:90:0"
     assert read["config"].isna().tolist() == [False, True, False]
     assert read["reason"].iloc[2] == "a, b"
+
+
+def test_a_parquet_file_holds_the_values_of_every_row_and_null_where_one_is_missing(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow, which Parquet needs, is not installed")
+    kept = [row(pairs=((100.0, 90.0),)), row(baseline=True, stage="control"), row("timeout", "a, b", peek="producer")]
+    found = rows_as_measured(read_study(write_study(tmp_path / "s", *kept))).write(tmp_path / "t.parquet", "parquet")
+    assert [path.name for path in found] == ["t.parquet", "t-provenance.json"]
+    read = pd.read_parquet(found[0])
+    assert list(read) == ["problem", "config", *BY_NAME]
+    for name, column in BY_NAME.items():
+        values = [one.as_dict().get(name) for one in kept]
+        if column.type == "string":
+            values = [as_text(value) or None for value in values]
+        assert [None if pd.isna(value) else value for value in read[name]] == values, name
+
+
+def test_parquet_without_pyarrow_is_refused_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    study = read_study(write_study(tmp_path / "s", row()))
+    with pytest.raises(ResultsError, match=r"^Parquet needs pyarrow.*; pip install --upgrade pyarrow, or take --for"):
+        rows_as_measured(study).write(tmp_path / "t.parquet", "parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 def test_what_a_study_does_not_hold_is_told_with_what_it_holds(tmp_path):
