@@ -53,6 +53,17 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["explain", "64", "64", "64", "--promote", "128"], "--promote must stand beside --scales but got 128 alone"),
         (["explain", "64", "64", "64", "--scales", "row"], "a dtype with scales must be one of e4m3_bf16"),
         (
+            ["explain", "64", "64", "64", "--dtype", "e4m3"],
+            "--dtype e4m3 must stand beside --scales, which are missing",
+        ),
+        (["prebuild", "64", "64", "64", "--dtype", "e4m3_bf16"], "prebuild needs the scales of e4m3_bf16"),
+        (["prebuild", "--menu", "--dtype", "e5m2_fp32"], "prebuild needs the scales of e5m2_fp32"),
+        (["tune", "64", "64", "64", "--backend", "replay", "--cluster"], "--cluster measures on other hosts but"),
+        *(
+            (["compare", "64", "64", "64", "--backend", "replay", "--against", against], message)
+            for against, message in (("cublas,cublass", "must be among cublas, "), (",", "against: "))
+        ),
+        (
             ["tune", "64", "64", "64", "--dtype", "e4m3", "--scales", "col"],
             "'--scales': 'col' is not one of 'tensor', 'row', 'blocks'",
         ),

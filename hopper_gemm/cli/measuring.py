@@ -231,6 +231,9 @@ def compare(
     names = tuple(dict.fromkeys(filter(None, against.split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_recipe(options.with_rule(problems, batch_invariant), dtype, scales, promote)
+    keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
+    keys |= {"config": config, "against": names}
+    spec = command_spec("compare", problems, name=options.titled(title, problems), question=text, **keys)
     unusual: list[str] = [word for word, usual in ((context, "isolated"), (config, "tuned")) if word != usual]
     unusual += ["batch-invariant"] * batch_invariant
     if backend == "replay":
@@ -244,7 +247,7 @@ def compare(
     from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
 
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
-    kind, title = source.gpus[0].name, options.titled(title, problems)
+    kind, title = source.gpus[0].name, spec.name
     folder = out or local_root() / slug(kind) / "-".join(["compare", title, *unusual])
 
     def watch(row: Any, done: int, total: int) -> None:
@@ -254,8 +257,6 @@ def compare(
             outcome = form.format(**row.figures)
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {outcome}")
 
-    conditions: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
-    spec = command_spec("compare", problems, name=title, question=text, config=config, against=names, **conditions)
     read = tables_of(recorded, slug(kind), stderr)
     comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
     if finalists is not None:

@@ -100,6 +100,8 @@ def with_recipe(
     if not scales:
         if promote:
             raise ValueError(f"--promote must stand beside --scales but got {promote} alone; add --scales row")
+        if dtype not in DTYPES:
+            raise ValueError(f"--dtype {dtype} must stand beside --scales, which are missing; add --scales row")
         return tuple(problem if dtype == "bf16" else replace(problem, dtype=dtype) for problem in problems)
     dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
     recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}

@@ -29,7 +29,7 @@ class LowerBounds:
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM, constants: ModelConstants = FITTED) -> None:
         self._constants = constants
         self._memory = constants.dram_rate * chip.memory_rate
-        self._table = np.array([_columns(kernel, chip, constants) for kernel in kernels], dtype=float).reshape(-1, 25).T
+        self._table = np.array([_columns(kernel, chip, constants) for kernel in kernels], dtype=float).reshape(-1, 26).T
 
     def __call__(self, problem: GemmProblem, rows: Sequence[int], parts: Sequence[int]) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
@@ -39,9 +39,9 @@ class LowerBounds:
             rows: numbers of the kernels.
             parts: split-K parts of each.
         """
-        constants, problem = self._constants, problem.in_words
+        constants, padded, problem = self._constants, bool(problem.padded), problem.in_words
         (tile_m, tile_n, tile_k, cluster_m, cluster_n, swapped, at_once, most_ctas, slots, spread, product, math,
-         row_a, row_b, passed, depth, hidden, early, dynamic, entry, epilogue, scattered, chunks, box, by_tma,
+         row_a, row_b, passed, depth, hidden, early, dynamic, alone, behind, epilogue, scattered, chunks, box, by_tma,
         ) = self._table[:, rows]  # fmt: skip
         split = np.asarray(parts, dtype=float)
         apart = scattered > 0
@@ -67,7 +67,7 @@ class LowerBounds:
             rounds * (work + epilogue + np.where(early, 0.0, constants.latency + load)),
         )
         saved = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-        total = np.where(dynamic, saved, total) + entry + load
+        total = np.where(dynamic, saved, total) + (behind if padded else alone) + load
         busy = np.minimum(1.0, clusters * steps * product / total)
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         shred = 32 * constants.shred / np.minimum(box, hopper.L2_LINE_BYTES // problem.out_bytes)
@@ -95,6 +95,7 @@ def _columns(kernel: Kernel, chip: Chip, constants: ModelConstants) -> tuple[flo
         *(fixed.product * size / chip.sms, fixed.math, row / kernel.cluster_n, row / kernel.cluster_m, passed),
         *(max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong", fixed.early),
         *(kernel.scheduler == "dynamic", fixed.entry),
+        predict.Fixed(kernel.but(pdl=True), constants).entry,  # behind the launch that pads operands
         fixed.epilogue - (predict.through_memory(kernel, constants) if apart else 0.0),
         4.0 * kernel.tile_m * kernel.tile_n if apart else 0.0,
         *(kernel.chunks, fixed.box, kernel.stores == "tma"),

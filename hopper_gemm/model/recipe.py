@@ -55,8 +55,15 @@ class ScaledProblem(GemmProblem):
 
 
 def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
-    """The problem of fields by their names, a :class:`ScaledProblem` if it has scales."""
-    return ScaledProblem(**fields, scales=scales) if scales else GemmProblem(**fields)
+    """The problem of fields by their names, a :class:`ScaledProblem` if it has scales.
+
+    Raises:
+        ValueError: as of both; operands of FP8 without scales, of which nothing is measured.
+    """
+    problem = ScaledProblem(**fields, scales=scales) if scales else GemmProblem(**fields)
+    if problem.is_fp8 and not scales:
+        raise ValueError(f"scales must be one of {', '.join(SCALES[1:])} for {problem.dtype} but are missing; add them")
+    return problem
 
 
 def with_scales(problem: GemmProblem, finish: Epilogue | None) -> GemmProblem:

@@ -116,7 +116,9 @@ class Background:
             for kernel in list(self._pending):
                 self._waits(kernel)
             pending = [problem for kernel in self._pending for problem in self._problems.get(kernel, ())]
-            failed = {problem: why for kernel, why in self._failed.items() for problem in self._problems[kernel]}
+            failed = {
+                problem: why for kernel, why in self._failed.items() for problem in self._problems.get(kernel, ())
+            }
             return Compiling(tuple(dict.fromkeys(pending)), failed, dict(self._by_torch))
 
     def close(self) -> None:

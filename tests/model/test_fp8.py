@@ -17,7 +17,7 @@ from hopper_gemm.model.menu import binaries, choose
 from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
-from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.model.recipe import ScaledProblem, problem_from
 from hopper_gemm.model.tuned import FILE, TunedEntry, itself, read_tuned, write_tuned
 
 PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")
@@ -161,6 +161,11 @@ def test_fp8_is_measured_with_scales_alone():
 def test_a_recipe_that_there_is_not_is_refused(fields, text):
     with pytest.raises(ValueError, match=text):
         ScaledProblem(**{"m": 64, "n": 64, "k": 64, "dtype": "e4m3_bf16", **fields})
+
+
+def test_nothing_is_measured_or_kept_of_fp8_without_its_scales():
+    with pytest.raises(ValueError, match="scales must be one of tensor, row, blocks for e4m3_bf16 but are missing"):
+        problem_from(m=64, n=64, k=64, dtype="e4m3_bf16", promote=128)
 
 
 def test_a_problem_with_scales_takes_the_rules_and_the_code_of_their_finish():

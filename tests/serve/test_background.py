@@ -216,6 +216,20 @@ def test_a_kernel_that_cannot_be_compiled_is_one_warning_and_torch_goes_on(by_py
     assert len(by_python.loaded) == 1
 
 
+def test_what_is_compiled_can_be_listed_after_a_store_refused_a_call(compiler, monkeypatch):
+    """Of two kernels the first is being compiled when the store raises at the second: no call counts for it."""
+
+    def looked_up(kernel):
+        if isinstance(kernel, PaddingId):
+            raise PermissionError("another user owns it")
+
+    monkeypatch.setattr(background, "compiled_in", looked_up)
+    with pytest.raises(PermissionError):
+        kernels.compiles(PROBLEM, 0, padded=True)
+    compiler.end("compile_error", "ptxas: no")
+    assert hopper_gemm.compiling() == background.Compiling((), {}, {})
+
+
 def test_what_a_store_has_is_not_compiled_and_what_no_store_can_keep_is_the_calls(compiler, monkeypatch, tmp_path):
     asked = background.BACKGROUND
     kernel = PaddingId()

@@ -17,7 +17,8 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.point import CONTEXTS
-from hopper_gemm.model.problem import LAYOUTS, GemmProblem, listed, shown
+from hopper_gemm.model.problem import FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
+from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import slug
 from hopper_gemm.serve import EXTENSION
@@ -84,7 +85,7 @@ def prebuild(
         watch: called after each kernel with the number that are done, and the number of all.
 
     Raises:
-        ValueError: sizes that are no problem, another context, or no element type or layouts.
+        ValueError: sizes that are no problem, another context, no element type or layouts, or FP8 without scales.
         RuntimeError: none of the kernels could be compiled; the message has the first reason.
         OSError: the store cannot be written; the message gives the fix.
 
@@ -120,6 +121,10 @@ def prebuild(
             pairs[GemmProblem.of(given[0]), given[1]] = None
         else:
             pairs[GemmProblem.of(given), None] = None
+    parts = [(dtype, next(iter(finish), None)) for dtype, _, *finish in menu]
+    for dtype, finish in (*((problem.dtype, finish or finish_of(problem)) for problem, finish in pairs), *parts):
+        if dtype in FP8_DTYPES and not (finish and finish.scales):
+            raise ValueError(f"prebuild needs the scales of {dtype}; give it with hopper_gemm.Finish(scales='row')")
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs

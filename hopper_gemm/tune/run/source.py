@@ -107,8 +107,10 @@ def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], clu
     Raises:
         NoHopperError: ``backend`` is ``"cuda"`` and a GPU is missing.
         NotRecordedError: there is neither a GPU nor a recorded study.
-        ValueError: the GPUs are of several kinds, or the backend is unknown.
+        ValueError: the GPUs are of several kinds, the backend is unknown, or a cluster should replay.
     """
+    if cluster and backend == "replay":
+        raise ValueError("--cluster measures on other hosts but --backend is replay; leave one of them out")
     if cluster:
         return Source(cluster=cluster)
     present, missing = find(gpus, backend)
