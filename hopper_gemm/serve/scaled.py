@@ -94,8 +94,12 @@ def scaled_mm(
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
+        Epilogue(activation=activation or "")  # raises where there is no such activation
         product = activated(functional.scaled_mm(*given, bias, *more), activation)
-        return product if out is None else out.copy_(product)
+        if out is None:
+            return product
+        _check_out(tuple(product.shape), product.dtype, product.device, out)
+        return out.copy_(product)
     settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
     if out is None:
         return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings)
@@ -122,7 +126,7 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
     """
     if not hasattr(torch.nn.functional, "scaled_mm"):
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
-    if isinstance(fast, bool) and not fast and promote not in PROMOTED[1:]:
+    if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
     (a, b), (first, recipe_a, second, recipe_b, *swizzles) = given[:2], map(_single, given[2:])
     recipes = [recipe_a, recipe_b]
@@ -163,7 +167,7 @@ def _unsupported(
     if _names(recipes) not in RECIPES:
         taken = ", ".join(" and ".join(names) for names in RECIPES)
         return f"recipes must be {taken} but got {' and '.join(map(shown, recipes))}; rescale"
-    if any(swizzle is not None and swizzle.value for swizzle in swizzles) or len(axes):
+    if any(getattr(swizzle, "value", swizzle) for swizzle in swizzles) or axes:
         return "swizzles and contraction_dim must be left at their defaults; leave them out"
     if a.dtype not in OPERANDS or a.dtype != b.dtype or dtype not in OUTPUTS:
         return (
@@ -215,9 +219,15 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
         raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {given}")
     if b.device != a.device or b.dtype != a.dtype:
         raise MisfitError(f"mat_b must be {a.dtype} on {a.device} but is {b.dtype} on {b.device}; move it with .to()")
-    if out is not None and (tuple(out.shape), out.dtype, out.device) != ((m, n), dtype, a.device):
+    if out is not None:
+        _check_out((m, n), dtype, a.device, out)
+
+
+def _check_out(shape: tuple[Any, ...], dtype: Any, device: Any, out: torch.Tensor) -> None:
+    """Refuse an output that does not fit, as :func:`_check` does: torch would spread a product over it."""
+    if (tuple(out.shape), out.dtype, out.device) != (shape, dtype, device):
         given = f"{tuple(out.shape)} {out.dtype} on {out.device}"
-        raise MisfitError(f"out must be ({m}, {n}) {dtype} on {a.device} but is {given}")
+        raise MisfitError(f"out must be {shape} {dtype} on {device} but is {given}")
 
 
 def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:

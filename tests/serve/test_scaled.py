@@ -261,6 +261,18 @@ def test_what_the_kernel_cannot_run_goes_to_torch_by_the_policy(monkeypatch):
         hopper_gemm.scaled_mm(*given)
 
 
+def test_settings_and_outputs_that_the_kernel_refuses_are_not_torchs_either(monkeypatch):
+    """Here no tensor is on a GPU. torch would spread one row of a product over all rows of an output."""
+    a, b, scale_a, scale_b, recipe = operands("tensor")
+    given = a[:1], b, scale_a, recipe, scale_b, recipe
+    monkeypatch.setattr(functional, "scaled_mm", lambda *given: torch.ones(1, N).bfloat16())
+    outputs = torch.zeros(M, N).bfloat16(), torch.zeros(1, N)
+    for named in ({"activation": "tanh"}, {"promote": 128.0}, *({"out": out} for out in outputs)):
+        with refused_in_one_line(ValueError):
+            hopper_gemm.scaled_mm(*given, **named)
+    assert not any(out.any() for out in outputs)
+
+
 @pytest.mark.parametrize("kind", ["recipes", "types", "output", "lists"])
 def test_other_recipes_and_types_go_to_torch(gpu, monkeypatch, kind):
     a, b, scale_a, scale_b, recipe = operands("tensor")
