@@ -97,7 +97,7 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (["ladder", SEED], "sweeps/seed-table.toml has no [[rungs]]; name a sweep that has"),
         (["ladder", "--backend", "cpu"], "'--backend': 'cpu' is not one of 'auto', 'cuda', 'replay'; see"),
         (["tune"], "tune needs a problem as M N K, or a list with --shapes"),
-        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x89x447 bf16 burst isolated"),
+        (["tune", "700", "89", "447", "--backend", "replay"], "no recorded study of 700x89x447 burst isolated"),
         (["tune", "64", "64", "64", "--from", RECORDED], "but --backend is cuda; add --backend replay"),
         (["tune", "64", "64", "64", "--backend", "auto"], "'--backend': 'auto' is not one of 'cuda', 'replay'; see"),
         (["tune", "64", "64", "64", "--context", "vacuum"], "'--context': 'vacuum' is not one of 'isolated', '"),
@@ -115,6 +115,13 @@ EXPLAIN = ["explain", "4096", "4096", "4096", "--set"]
         (
             ["compare", "7", "7", "7", "--backend", "replay"],
             "no comparison of 7x7x7 with cublas, cublaslt in burst",
+        ),
+        *(
+            ([command, "512", "512", "512", "--backend", "replay", "--dtype", "e4m3", "--scales", "row"], message)
+            for command, message in (
+                ("compare", "no comparison of 512x512x512 e4m3_bf16 row with"),
+                ("tune", "no recorded study of 512x512x512 e4m3_bf16 row burst"),
+            )
         ),
         (["compare", "--backend", "auto"], "'--backend': 'auto' is not one of 'cuda', 'replay'; see hopper-gemm"),
         (

@@ -170,6 +170,19 @@ def test_an_extension_of_torch_that_is_not_there_is_slow_with_what_makes_it(monk
     assert judged()["extension of torch"].mark == "ok"
 
 
+def test_a_store_that_calls_refuse_is_missing_with_the_fix(monkeypatch, tmp_path):
+    """One that anybody may write, and one that cannot be made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert judged()["kernel store"].mark == "ok"
+    default_store().chmod(0o777)
+    finding = judged()["kernel store"]
+    assert (finding.mark, "chmod go-w" in finding.fix) == ("missing", True)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    finding = judged()["kernel store"]
+    assert (finding.mark, "set XDG_CACHE_HOME" in finding.fix) == ("missing", True)
+
+
 def test_machine_code_of_the_menu_that_is_neither_shipped_nor_compiled_is_slow(monkeypatch, tmp_path):
     """Shipped code counts if it was tested with the installed versions of the DSL and TVM-FFI."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

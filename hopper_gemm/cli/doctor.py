@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -170,14 +169,13 @@ def _ncu() -> MachineFinding:
 
 
 def _store() -> MachineFinding:
-    store, fix = default_store(), "set XDG_CACHE_HOME to a folder that can be written"
+    store = KernelStore(default_store())
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        store.prepare()
     except OSError as error:
-        return MachineFinding("missing", "kernel store", f"{store} cannot be made ({error.strerror})", fix)
-    if not os.access(store, os.W_OK):
-        return MachineFinding("missing", "kernel store", f"{store} cannot be written", fix)
-    return MachineFinding("ok", "kernel store", f"{store}, {KernelStore(store).usage().kernels} kernels")
+        reason, _, fix = str(error).partition("; ")
+        return MachineFinding("missing", "kernel store", reason, fix)
+    return MachineFinding("ok", "kernel store", f"{store.root}, {store.usage().kernels} kernels")
 
 
 def _machine_code(facts: Machine) -> list[MachineFinding]:

@@ -154,7 +154,7 @@ def tune(
             raise ValueError(f"--dtype must be left to the list but got {dtype!r}; write it beside its problems")
         read = read_shapes(shapes)
         listed = options.with_rule(read.of_regime(regime, marked), batch_invariant)
-        problems = tuple(dict.fromkeys(options.with_recipe(listed, dtype, scales, promote)))
+        problems = options.with_recipe(listed, dtype, scales, promote)
         if not problems and marked:
             raise ValueError(f"no problem of {read.name} is marked search; mark one, or leave out --marked")
         if not problems:

@@ -95,17 +95,19 @@ def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[G
 def with_recipe(
     problems: Iterable[GemmProblem], dtype: str, scales: str | None, promote: int = 0
 ) -> tuple[GemmProblem, ...]:
-    """Return the problems, all of them of a type other than bf16, with ``scales`` of FP8; outputs of ``e4m3`` are
-    bf16."""
+    """Return the problems, each once, all of them of a type other than bf16, with ``scales`` of FP8; outputs of
+    ``e4m3`` are bf16."""
     if not scales:
         if promote:
             raise ValueError(f"--promote must stand beside --scales but got {promote} alone; add --scales row")
         if dtype not in DTYPES:
             raise ValueError(f"--dtype {dtype} must stand beside --scales, which are missing; add --scales row")
-        return tuple(problem if dtype == "bf16" else replace(problem, dtype=dtype) for problem in problems)
+        return tuple(
+            dict.fromkeys(problem if dtype == "bf16" else replace(problem, dtype=dtype) for problem in problems)
+        )
     dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
     recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}
-    return tuple(problem_from(**{**problem.as_dict(), **recipe}) for problem in problems)
+    return tuple(dict.fromkeys(problem_from(**{**problem.as_dict(), **recipe}) for problem in problems))
 
 
 def titled(name: str, problems: Iterable[GemmProblem]) -> str:

@@ -45,8 +45,8 @@ class LowerBounds:
         ) = self._table[:, rows]  # fmt: skip
         split = np.asarray(parts, dtype=float)
         apart = scattered > 0
-        down = np.where(swapped, problem.n, problem.m)
-        across = problem.m + problem.n - down
+        m, n = float(problem.m), float(problem.n)  # integers of 64 bits would end below some sizes
+        down, across = np.where(swapped, n, m), np.where(swapped, m, n)
         clusters = np.ceil(down / (tile_m * cluster_m)) * np.ceil(across / (tile_n * cluster_n))
         clusters *= np.where(apart, split, 1)
         ctas = np.minimum(most_ctas, np.ceil(clusters / at_once))

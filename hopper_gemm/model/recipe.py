@@ -36,7 +36,7 @@ class ScaledProblem(GemmProblem):
         if not self.is_fp8:
             raise ValueError(f"a dtype with scales must be one of {', '.join(FP8_DTYPES)} but got {self.dtype}")
         if self.scales == "blocks" and self.promote != BLOCK:
-            raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {self.promote}; leave it out")
+            raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {self.promote}; set it to {BLOCK}")
 
     @cached_property
     def in_words(self) -> GemmProblem:

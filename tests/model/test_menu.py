@@ -96,6 +96,11 @@ def test_a_number_of_parts_that_is_given_stays():
     assert alone in choices(problem, 300, [alone])
 
 
+@pytest.mark.parametrize("sizes", [(10**20, 8, 8), (8, 10**20, 8), (8, 8, 10**20)])
+def test_a_kernel_is_picked_for_sizes_beyond_64_bits(sizes):
+    assert is_legal(choose(GemmProblem(*sizes)), GemmProblem(*sizes))
+
+
 def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
     problem = GemmProblem(777, 4096, 4096)
     found = choices(problem, 8)

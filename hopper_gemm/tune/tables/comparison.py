@@ -99,7 +99,7 @@ def recorded(
         studies.append(replace(study, rows=rows, provenance=provenance))
     best = max(studies, key=lambda study: len(study.rows), default=None)
     if best is None or not best.rows:
-        what = f"{len(problems)} problems" if len(problems) > 1 else str(problems[0])
+        what = f"{len(problems)} problems" if len(problems) > 1 else problem_label(problems[0])
         raise ResultsError(
             f"no comparison of {what} with {', '.join(against)} in {regime}, {context} is recorded; "
             "measure it with --backend cuda"

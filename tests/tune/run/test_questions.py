@@ -509,6 +509,7 @@ def test_a_list_of_fp8_is_compared_and_tabulated_by_recipe_each_with_its_entry(t
     """Two recipes of the same sizes are two problems, to the rows, the tables and the title."""
     sizes = [GemmProblem(256, 512, 1024), GemmProblem(64, 512, 1024)]
     fast, promoted = (with_recipe(sizes, "e4m3", *recipe) for recipe in (("tensor",), ("row", 256)))
+    assert with_recipe([*sizes, *promoted], "e4m3", "tensor") == fast, "what a list has in two types is one problem"
     assert (titled("list", fast), titled("list", promoted)) == ("list-e4m3-bf16-tensor", "list-e4m3-bf16-row-256")
     assert titled("list", sizes) == titled("list", [*fast, *promoted]) == "list"
     table = Table((entry_of(promoted[0], study="s"),))
@@ -574,7 +575,7 @@ def test_a_study_to_replay_is_chosen_by_its_spec_and_rows_are_read_only_where_th
     """All recorded rows together take half a minute."""
     read: list[Path] = []
     monkeypatch.setattr(tune, "read_study", lambda folder: read.append(folder) or read_study(folder))
-    with pytest.raises(ResultsError, match="no recorded study of 700x89x447 bf16 burst isolated"):
+    with pytest.raises(ResultsError, match="no recorded study of 700x89x447 burst isolated"):
         recorded_problem(GemmProblem(700, 89, 447), "burst", "isolated")
     assert read == []
     assert recorded_problem(GemmProblem(8192, 8192, 8192), "steady", "isolated") in read

@@ -21,6 +21,7 @@ from hopper_gemm.tune.parameters import DEFAULTS
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.study.spec import SearchedProblem, Spec, checked
 
 SHORT = 80e-6
@@ -154,7 +155,7 @@ def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
             counted.append((rows, folder))
     if not counted:
         raise ResultsError(
-            f"there is no recorded study of {problem} {problem.dtype} {regime} {context}; name one with --from, name "
+            f"there is no recorded study of {problem_label(problem)} {regime} {context}; name one with --from, name "
             "another --context, or tune it on a Hopper GPU"
         )
     return max(counted)[1]
