@@ -24,7 +24,7 @@ from hopper_gemm.serve.operands import MISALIGNED, reaches
 from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
 from hopper_gemm.serve.reference import activated, finished
 from hopper_gemm.serve.scaled import aligned
-from hopper_gemm.serve.transforms.gradients import slope
+from hopper_gemm.serve.transforms.gradients import by_columns, slope
 
 STEP = hopper.TMA_ALIGN_BYTES // 2
 """n and k of groups are multiples of this: rows of 16-bit elements that TMA reaches."""
@@ -443,11 +443,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     again = bool(activation)  # what is before an activation is computed once more
     ctx.save_for_backward(a if wants_b or again else None, b if wants_a or again else None, offs, bias)
     ctx.dtype, ctx.activation, ctx.masked = a.dtype, activation, masked
+    ctx.by_columns = b.dim() == 3 and by_columns(b)
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     """The gradients, by the same operator: of groups of rows that of mat_b is grouped along k, and vice versa; that of
-    the bias is the product of ones, grouped along k, so that it is summed in fp32."""
+    the bias is the product of ones, grouped along k, so that it is summed in fp32. The gradient of mat_b lies as mat_b
+    does, so that experts' weights need no copy."""
     a, b, offs, bias = ctx.saved_tensors
     to_a, to_b = ctx.needs_input_grad[:2]
     multiply, of_bias = partial(torch.ops.hopper_gemm.grouped_mm, masked=ctx.masked), None
@@ -458,7 +460,9 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
         gradient = slope(gradient.float(), multiply(a, b, offs, torch.float32, bias), ctx.activation)
     gradient, deep = gradient.to(ctx.dtype), gradient.dim() == 3
     of_a = None if not to_a else multiply(b, gradient.mT, offs).t() if deep else multiply(gradient, b.mT, offs)
-    of_b = multiply(a.t(), gradient, offs) if to_b else None
+    of_b = None
+    if to_b:
+        of_b = multiply(gradient.t(), a, offs).mT if ctx.by_columns else multiply(a.t(), gradient, offs)
     if bias is not None and ctx.needs_input_grad[4]:
         ones = gradient.new_ones(gradient.shape[0], STEP)
         of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)

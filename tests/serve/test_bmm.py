@@ -265,3 +265,11 @@ def test_what_baddbmm_cannot_add_is_refused_in_one_line():
         (lambda: hopper_gemm.baddbmm(1, a, b), TypeError, "input must be a torch tensor but is 'int'"),
     ):
         refused_in_one_line(call, error, words)
+
+
+def test_the_gradient_of_transposed_matrices_lies_as_they_do():
+    a, b = torch.randn(3, 5, 16, dtype=torch.bfloat16), torch.randn(3, 8, 16, dtype=torch.bfloat16, requires_grad=True)
+    lying, view = [], b.mT
+    view.register_hook(lambda gradient: lying.append(gradient.stride()))
+    torch.ops.hopper_gemm.bmm(a, view).float().sum().backward()
+    assert lying == [view.stride()]

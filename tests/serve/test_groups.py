@@ -192,6 +192,20 @@ def test_gradients_are_those_of_float64():
     assert alone.shape == a.shape
 
 
+@pytest.mark.parametrize("activation", [None, "swiglu"])
+def test_experts_weights_get_their_gradient_as_they_lie(activation):
+    """A gradient that lies otherwise is copied, which takes longer than the products."""
+    a, b, offs = operands()
+    weights = b.mT.contiguous().requires_grad_()
+    lying, right = [], weights.detach().mT.contiguous().requires_grad_()
+    view = weights.mT
+    view.register_hook(lambda gradient: lying.append(gradient.stride()))
+    operator(a, view, offs, activation=activation).float().square().sum().backward()
+    operator(a, right, offs, activation=activation).float().square().sum().backward()
+    assert lying == [view.stride()]
+    assert near(weights.grad.mT, right.grad.double(), torch.bfloat16)
+
+
 FOLLOWING = [(True, None), (False, "gelu"), (True, "silu"), (True, "gelu_tanh"), (False, "relu"), (False, "swiglu")]
 """Whether there is a bias, and an activation."""
 

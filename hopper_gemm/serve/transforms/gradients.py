@@ -35,12 +35,17 @@ def _save_product(ctx: Any, call: Call) -> None:
     wants_a, wants_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(call.a if wants_b else None, call.b if wants_a else None)
     ctx.dtype, ctx.one_matrix = call.a.dtype, call.b.dim() == 2
-    ctx.by_columns = call.b.stride(0) == 1 and call.b.stride(-1) != 1
+    ctx.by_columns = by_columns(call.b)
+
+
+def by_columns(matrices: torch.Tensor) -> bool:
+    """Return True if the columns of matrices are contiguous and their rows are not."""
+    return matrices.stride(-2) == 1 and matrices.stride(-1) != 1
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """Return the gradients of a product of matrices or of batches; that of a matrix ``b`` lies as ``b`` does, so that a
-    layer's weight needs no copy."""
+    """Return the gradients of a product of matrices or of batches; that of ``b`` lies as ``b`` does, so that a layer's
+    weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
     batches = gradient.dim() == 3
@@ -48,7 +53,7 @@ def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ..
     if a is None:
         return of_a, None
     if batches and not ctx.one_matrix:
-        return of_a, OPS.bmm(a.mT, gradient, None, rule)
+        return of_a, OPS.bmm(gradient.mT, a, None, rule).mT if ctx.by_columns else OPS.bmm(a.mT, gradient, None, rule)
     if batches:
         a, gradient = folded(a), folded(gradient)
     if ctx.by_columns:
