@@ -208,6 +208,6 @@ def test_whatever_changes_a_launch_is_in_its_key(launches, monkeypatch, name):
             product = linear_op(x, w, **expected)
             given = hopper_gemm.linear(x, w, **more)
             assert given.dtype == more.get("out_dtype", half)
-            assert torch.equal(given.to(half), product)
+            torch.testing.assert_close(given.to(half), product)  # another blocking of BLAS may round otherwise
     assert len(firsts) == 2 or name == "out"  # the extension runs one launch with an output and without
     assert set(CHANGES_OF_A_CALL) | {"x", "w"} >= set(inspect.signature(hopper_gemm.linear).parameters)
