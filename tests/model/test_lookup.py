@@ -163,6 +163,28 @@ def test_an_entry_of_the_other_hopper_sxm_serves_before_the_model_and_after_ever
         path.unlink()
 
 
+@pytest.mark.parametrize(
+    ("new", "replaces"),
+    [
+        ({"study": "other", "speedup": 1.2}, True),
+        ({"study": "other", "speedup": 1.0}, False),
+        ({"speedup": 1.0}, True),  # of the same study
+        ({"study": tuned.WARMUP, "speedup": 1.5}, False),
+    ],
+)
+def test_a_faster_entry_or_one_of_the_same_study_replaces_an_entry_and_a_warm_up_none(places, new, replaces):
+    write_tuned(places["own"], [entry(96, study="mine")])
+    write_tuned(places["own"], [replace(entry(128, study="mine"), **new)])
+    (kept,) = read_tuned(places["own"])
+    assert kept.config.tile_n == (128 if replaces else 96)
+
+
+def test_a_search_replaces_a_warm_up_even_if_it_is_slower(places):
+    write_tuned(places["own"], [entry(96, study=tuned.WARMUP, speedup=1.5)])
+    write_tuned(places["own"], [entry(128, study="mine", speedup=1.0)])
+    assert [kept.config.tile_n for kept in read_tuned(places["own"])] == [128]
+
+
 def test_an_entry_of_the_sister_does_not_serve_a_gpu_with_other_sms_nor_a_table_named_alone(places):
     """An H100 PCIe has 114 SMs; a caller who names a table alone gets the model's choice for what it lacks."""
     write_tuned(places["recorded"], [entry(192)])

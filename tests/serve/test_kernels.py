@@ -24,7 +24,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import TunedEntry, write_tuned
 from hopper_gemm.serve import kernels
-from hopper_gemm.serve.kernels import MODE, chained, default_config, kernel_for
+from hopper_gemm.serve.kernels import MODE, batch_invariant, chained, default_config, kernel_for
 
 PROBLEM = GemmProblem(1024, 1024, 1024)
 
@@ -70,6 +70,14 @@ def test_what_is_said_within_chained_is_of_one_thread_and_ends_with_it():
     with pytest.raises(KeyError), chained():
         raise KeyError
     assert [*seen, MODE.context] == ["isolated", "chained", "isolated", "isolated"]
+
+
+def test_batch_invariance_lasts_to_the_end_of_the_outer_context():
+    with batch_invariant():
+        with batch_invariant():
+            pass
+        assert MODE.batch_invariant
+    assert not MODE.batch_invariant
 
 
 class Compiler:
