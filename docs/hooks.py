@@ -24,7 +24,8 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".yml": "yaml", "": "text"}
 """Suffixes of files that are shown as code, with the language."""
 
-FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "results/archive/h200/README.md")
+FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "results/h100/")
+FOLLOWED += ("results/archive/h200/README.md",)
 """Pages outside of docs/ whose own links are followed too."""
 
 SHOWN_BYTES = 200_000

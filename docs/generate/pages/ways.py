@@ -24,7 +24,7 @@ def picked_figures(name: str, column: str) -> dict[str, str]:
 def gpu_of(name: str) -> str:
     """The GPUs of a table of picks."""
     rows = pd.read_csv(results_root() / "measurements" / f"{name}.csv")
-    return " and ".join(gpu.removeprefix("NVIDIA ") + "s" for gpu in dict.fromkeys(rows.gpu))
+    return " and ".join(gpu.split()[1] + "s" for gpu in dict.fromkeys(rows.gpu))
 
 
 def ways(examples: Path | None = None) -> str:
@@ -35,7 +35,6 @@ def ways(examples: Path | None = None) -> str:
         return figure(row[name] for title in titles for row in tables[title]["rows"])
 
     fp8, groups = picked_figures("fp8", "recipe"), picked_figures("groups", "kind")
-    by_recipe = "; ".join(f"{RECIPES[recipe]} {text}" for recipe, text in fp8.items())
     example = "`python examples/llama_layer.py`"
     compiled = "`python examples/llama_layer.py --compile`"
     picks = "`python -m benchmarks.{} --out FILE`"
@@ -58,14 +57,18 @@ def ways(examples: Path | None = None) -> str:
             "torch.compile",
             compiled,
         ),
-        (f"FP8 weights ({gpu_of('fp8')})", "`scaled_mm`", by_recipe, "torch's scaled_mm", picks.format("fp8")),
+        *(
+            (f"FP8, {RECIPES[recipe]} ({gpu_of('fp8')})", "`scaled_mm`", text, "torch's scaled_mm", picks.format("fp8"))
+            for recipe, text in fp8.items()
+        ),
         (
             f"experts ({gpu_of('groups')})",
             "`grouped_mm`",
-            f"forward {groups['rows']}; gradients of weights {groups['depth']}",
+            groups["rows"],
             "torch's grouped_mm",
             picks.format("groups"),
         ),
+        ("their weights' gradients", "the same", groups["depth"], "torch's grouped_mm", picks.format("groups")),
         ("batches", "`bmm`", groups["batch"], "torch.bmm", picks.format("groups")),
     ]
     return markdown(("you have", "call", "speedup, mean and least", "over", "measured by"), lines)
