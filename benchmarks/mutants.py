@@ -68,7 +68,7 @@ class Fault:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells faults apart, wherever the text stands by now."""
+        """Identifies the fault, independent of the line."""
         return self.file, self.old, self.new
 
 

@@ -17,7 +17,8 @@ DtypeName = Literal[
     "bf16", "fp16", "bf16_fp32", "fp16_fp32", "e4m3", "e4m3_bf16", "e4m3_fp16", "e4m3_fp32", "e5m2", "e5m2_bf16",
     "e5m2_fp16", "e5m2_fp32",
 ]  # fmt: skip
-"""As :data:`hopper_gemm.model.problem.DTYPES` and ``FP8_DTYPES``; of FP8 alone the output is bf16."""
+"""The names of :data:`hopper_gemm.model.problem.DTYPES` and ``FP8_DTYPES``, and the FP8 types alone, whose output is
+bf16."""
 ScalesName = Literal["tensor", "row", "blocks"]
 LayoutsName = Literal["kk", "mk", "kn", "mn"]
 RegimeName = Literal["burst", "steady"]

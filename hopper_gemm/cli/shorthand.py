@@ -17,7 +17,7 @@ LABEL = re.compile(
     r"(?P<raster>[mn])(?P<swizzle>\d+)(?P<serpentine>serp)? epi(?P<epi_n>\d+)x(?P<epi_buffers>\d+)"
     r"(?: (?P<peek>peek(?:-\w+)?))?"
 )
-"""What ``str`` returns of a kernel's config, up to the parameters that differ from their defaults."""
+"""Matches the label of a config that ``str`` returns, without the parameters that differ from their defaults."""
 
 SCHEDULES = {"coop": "cooperative", "ping": "pingpong", "mult": "multistage"}
 

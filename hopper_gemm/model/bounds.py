@@ -83,7 +83,7 @@ class LowerBounds:
 
 
 def _columns(kernel: Kernel, chip: Chip, constants: ModelConstants) -> tuple[float, ...]:
-    """What of a kernel the bound needs, in the order in which it is read."""
+    """Return the values of a kernel that the bound reads, in that order."""
     fixed = predict.Fixed(kernel, constants)
     at_once, size, ctas = clusters_at_once(fixed.size, chip), fixed.size, fixed.ctas
     row = fixed.stage / fixed.rates[False]

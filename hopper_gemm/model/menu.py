@@ -218,7 +218,8 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue |
     """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along
     k, and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
     gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998. One row a group, all in one of 128
-    groups, took 1.5 times as long, since each tile searches for its group."""
+    groups, took 1.5 times as long, since each tile searches for its group
+    (results/measurements/groups-dynamic.csv)."""
     rows = way.tile_n * way.cluster_n if way.swap_ab else way.tile_m * way.cluster_m
     filled = problem.grouping == "rows" and problem.rows >= rows
     if not filled and problem.grouping != "depth":

@@ -275,7 +275,7 @@ def predict(
 
 
 class Fixed:
-    """What of a prediction depends on the kernel alone, to predict many problems.
+    """The part of a prediction that depends on the kernel alone; it serves many problems.
 
     Args:
         kernel: resolved.

@@ -40,7 +40,7 @@ class ScaledProblem(GemmProblem):
 
     @cached_property
     def in_words(self) -> GemmProblem:
-        """As of :class:`GemmProblem`; scales take no clocks of the main loop."""
+        """The 16-bit problem, see :class:`GemmProblem`; scales take no clocks of the main loop."""
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.layouts, self.batch_invariant).in_words
 
     @cached_property

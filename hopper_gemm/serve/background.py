@@ -31,7 +31,7 @@ class UncompiledError(RuntimeError):
 
 @dataclass(frozen=True)
 class Compiling:
-    """What is compiled in the background, and what torch served meanwhile; ``str()`` of it is a summary.
+    """The kernels that are compiled in the background, and the calls that torch served meanwhile; ``str()`` summarises.
 
     Args:
         pending: problems whose kernel is not yet compiled.

@@ -16,7 +16,7 @@ RECIPES = {"tensor": "one scale", "row:128": "a scale a row, promoted", "blocks"
 
 
 def picked_figures(name: str, column: str) -> dict[str, str]:
-    """Of a table of picks, the figure over torch of each value of a column."""
+    """Return mean and least speedup over torch in a table of picks, by the values of a column."""
     rows = pd.read_csv(results_root() / "measurements" / f"{name}.csv")
     return {str(value): figure(of.speedup) for value, of in rows.groupby(column, sort=False)}
 
