@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 
 import pytest
 
@@ -96,8 +97,13 @@ def test_digests_of_another_version_than_was_installed_are_refused(script):
 
 @pytest.mark.compile
 def test_the_compile_half_compiles_and_loads_everything_with_the_packages_that_are_installed(script):
-    """It imports no torch, which no environment of the script has."""
-    hide = f"import runpy, sys; sys.modules['torch'] = None; sys.argv = [{str(SCRIPT)!r}, '--compile']"
+    """It imports nothing else of this project's dependencies, which no environment of the script has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["tune"]]
+    required = {re.match(r"[\w-]+", line)[0] for line in lines} - {script.DSL, script.TVM_FFI, script.BESIDE}
+    absent = [module for module, names in packages_distributions().items() if required & {*names}]
+    assert {"torch", "pandas", "pydantic"} <= {*absent}
+    hide = f"import runpy, sys; sys.modules |= dict.fromkeys({absent}); sys.argv = [{str(SCRIPT)!r}, '--compile']"
     script_run = f"{hide}; runpy.run_path(sys.argv[0], run_name='__main__')"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
