@@ -20,12 +20,16 @@ import json
 import os
 import random
 import re
-import subprocess
+import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
+
+import pytest
+import torch  # noqa: F401  # once, before the forks
 
 LISTED = Path(__file__).with_suffix(".toml")
 NARROW_SECONDS, WIDE_SECONDS = 300, 1500
@@ -145,20 +149,39 @@ def importers(fault: Fault, tree: Path) -> list[str]:
     ]
 
 
-def tested(tree: Path, arguments: Sequence[str], limit: int) -> subprocess.CompletedProcess[str]:
-    """Run pytest on a tree, with caches and tables of its own."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not gpu and not results"]
-    command += [f"--ignore={path}" for path in DIGESTS]
+def tested(tree: Path, arguments: Sequence[str], limit: int) -> tuple[int | None, str]:
+    """Run pytest on a tree, with caches and tables of its own, in a fork of this process, which imported torch already.
+
+    Return its exit code, None beyond the limit of seconds, and its output.
+    """
+    output = tree.parent / f"{tree.name}-output"
+    run = get_context("fork").Process(target=_run, args=(tree, list(arguments), output))
+    run.start()
+    run.join(limit)
+    ended = run.exitcode
+    if ended is None:
+        os.killpg(run.pid or 0, signal.SIGKILL)
+        run.join()
+    return ended, output.read_text(encoding="utf-8", errors="replace")
+
+
+def _run(tree: Path, arguments: list[str], output: Path) -> None:
+    os.setpgid(0, 0)
+    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.chdir(tree)
+    own = {str(LISTED.parents[1]), ""}
+    sys.path[:] = [str(tree), *(path for path in sys.path if path not in own)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("benchmarks", "hopper_gemm", "tests")]:
+        del sys.modules[name]
     beside = tree.parent / f"{tree.name}-home"
     homes = {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(beside / "cache"), "XDG_DATA_HOME": str(beside / "data")}
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=tree,
-        env={**os.environ, **homes},
-        capture_output=True,
-        text=True,
-        timeout=limit,
-    )
+    os.environ.update(homes)
+    options = ["-x", "-q", "-n", "0", "-m", "not gpu and not results", *(f"--ignore={path}" for path in DIGESTS)]
+    code = pytest.main([*options, *arguments])
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def judge(fault: Fault, tree: Path) -> dict[str, object]:
@@ -181,12 +204,11 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
 
 def outcome(tree: Path, tests: Sequence[str], limit: int) -> tuple[str, str]:
     """What tests say of a tree with a fault, and which test says it."""
-    try:
-        run = tested(tree, tests, limit)
-    except subprocess.TimeoutExpired:
+    code, output = tested(tree, tests, limit)
+    if code is None:
         return "caught", TIMEOUT
-    status = {0: "survived", 1: "caught", 2: "caught"}.get(run.returncode, "error")
-    return status, next((line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
+    status = {0: "survived", 1: "caught", 2: "caught"}.get(code, "error")
+    return status, next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
 
 
 def main() -> None:
@@ -204,9 +226,9 @@ def main() -> None:
     faults = listed() if options.seed is None else drawn(tree, options.seed, options.count)
     written = options.out.read_text(encoding="utf-8").splitlines() if options.out.exists() else []
     done = {(row["file"], row["old"], row["new"]) for row in map(json.loads, written)}
-    collected = tested(tree, ["--collect-only", "tests"], WIDE_SECONDS)
-    if collected.returncode:
-        sys.exit(f"the tests of {tree} cannot be collected without a fault: {collected.stdout.splitlines()[-1:]}")
+    code, output = tested(tree, ["--collect-only", "tests"], WIDE_SECONDS)
+    if code:
+        sys.exit(f"the tests of {tree} cannot be collected without a fault: {output.splitlines()[-1:]}")
     for number, fault in list(enumerate(faults))[options.first : options.last]:
         if options.dry:
             here = (tree / fault.file).exists() and (tree / fault.file).read_text(encoding="utf-8").count(
