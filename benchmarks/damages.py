@@ -244,11 +244,11 @@ def main() -> None:
             print(name, dict(sum((Counter({key[2]: n}) for key, n in counts.items() if key[0] == name), Counter())))
     sources = sorted((Path(extension.__file__).parents[1]).rglob("*.py"))
     digest = sha256("".join(bare_code(path.read_text(encoding="utf-8")) for path in sources))[:16]
-    about = (options.seed, digest, datetime.now(UTC).strftime(MOMENT))
+    run = (options.seed, digest, datetime.now(UTC).strftime(MOMENT))
     with options.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("kind", "damage", "outcome", "cases", "seed", "sources", "date"))
-        writer.writerows((*key, count, *about) for key, count in sorted(counts.items()))
+        writer.writerows((*key, count, *run) for key, count in sorted(counts.items()))
     sys.exit(any(key[2] not in GOOD for key in counts))
 
 

@@ -37,6 +37,7 @@ import numpy as np
 
 from benchmarks.fresh import drawn
 from benchmarks.held_out import read_held_out
+from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
@@ -374,6 +375,7 @@ def main(what: Literal["curve", "choose"]) -> None:
         return
     rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"
     path.write_text(curve_text(rows))
+    record(path)
     draw(rows, path.with_suffix(".svg"))
 
 

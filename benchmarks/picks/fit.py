@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.held_out import read_held_out
 from benchmarks.picks.bursts import Bursts, bursts_of
+from docs.generate.measurements import measurement, record
 from hopper_gemm.model.predict import ModelConstants, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.study.files import suite_file
@@ -237,11 +238,12 @@ def text_of(rows: Sequence[dict[str, Any]]) -> str:
 
 def main(what: Literal["constants", "judge"]) -> None:
     """Fit, or judge what was fitted."""
-    path = MEASURED / "constants.json"
+    path = MEASURED / ("constants.json" if what == "constants" else "model.csv")
     if what == "constants":
         path.write_text(json.dumps(fitted(), indent=1) + "\n")
     else:
-        (MEASURED / "model.csv").write_text(text_of(judged(json.loads(path.read_text()))))
+        path.write_text(text_of(judged(json.loads(measurement("constants.json").read_text()))))
+    record(path)
 
 
 if __name__ == "__main__":

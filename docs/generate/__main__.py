@@ -22,6 +22,7 @@ import pandas as pd
 
 from docs.generate import todays_code as today
 from docs.generate.data import write_package
+from docs.generate.measurements import measurement
 from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
@@ -371,7 +372,7 @@ def stream_k() -> str:
 
 def menu_curve() -> str:
     """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
-    frame = pd.read_csv(ROOT / "results/measurements/menu.csv")
+    frame = pd.read_csv(measurement("menu.csv"))
     groups = {
         "judging": "searched problems that judge",
         "map": "the map's problems, by prediction",
@@ -386,7 +387,7 @@ def menu_curve() -> str:
 
 def model_worth() -> str:
     """Share of the best measured speed that the model's first choice has, by torch.mm's time; the worst in brackets."""
-    frame = pd.read_csv(ROOT / "results/measurements/model.csv").set_index(["from_us", "to_us", "problems"])
+    frame = pd.read_csv(measurement("model.csv")).set_index(["from_us", "to_us", "problems"])
     rows = []
     for least, most in dict.fromkeys((least, most) for least, most, _ in frame.index):
         ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])

@@ -8,14 +8,15 @@ The descriptors follow Data Package 2 (datapackage.org). A board that a file doe
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from docs.generate.measurements import named
 from docs.generate.pages.sources import read
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import ROWS, frame_of, packed, recorded_folders
 from hopper_gemm.tune.study.row import SUM, ResultsError
 from hopper_gemm.tune.study.schema import COLUMNS, NAMES, Column
@@ -40,7 +41,10 @@ FOLDER = Column("folder", "text", f"folder of the study in results; only in the 
 
 CHECK = Column(SUM, "text", "CRC-32 of the column names, a line break and the row's values")
 
-OTHERS = ("*/checks.jsonl", "*/ideas.jsonl", "measurements/*.csv", "measurements/*.json*", "verification/*.jsonl")
+OTHERS = (
+    *("*/checks.jsonl", "*/ideas.jsonl", "measurements/*.csv", "measurements/*.json*"),
+    *("verification/*.jsonl", "archive/verification/*.jsonl"),
+)
 """Data files that are no rows of a study."""
 
 
@@ -66,7 +70,8 @@ def table_schema() -> dict[str, Any]:
 def package(root: Path) -> dict[str, Any]:
     """Return the descriptor of a results folder: every study's rows, then the data that no study made."""
     studies = [_study(folder, root) for folder in recorded_folders()]
-    others = [_other(path, root) for pattern in OTHERS for path in sorted(root.glob(pattern))]
+    paths = [path for pattern in OTHERS for path in sorted(root.glob(pattern)) if path.name != PROVENANCE]
+    others = [_other(path, root) for path in paths]
     return {
         "$schema": f"{PROFILES}datapackage.json",
         "name": "hopper-gemm-results",
@@ -96,13 +101,13 @@ def _study(folder: Path, root: Path) -> dict[str, Any]:
 
 
 def _other(path: Path, root: Path) -> dict[str, Any]:
-    text, name = path.read_text(), path.relative_to(root)
+    name, origin = path.relative_to(root), named(path.read_text())
     return {
         "name": "-".join(name.parts).lower(),
         "path": str(name),
         "format": path.suffix[1:],
-        "gpus": sorted({*re.findall(r"NVIDIA H[12]00", text)}) or ["unknown"],
-        "boards": sorted({*re.findall(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text)}) or ["unknown"],
+        "gpus": origin["gpus"],
+        "boards": origin["boards"],
     }
 
 

@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
+from docs.generate.measurements import measurement
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -156,7 +157,7 @@ def test_the_menu_loses_little_to_one_that_is_chosen_anew():
     anew, ours = (losses(table, [place[one] for one in of]).mean() for of in (menu_of(SIZE), binaries()))
     assert ours < anew + 0.005
     assert (ROOT / "hopper_gemm/model/menu.json").read_text() == text_of(binaries())
-    assert (ROOT / "results/measurements/menu.csv").read_text() == curve_text(curve())
+    assert measurement("menu.csv").read_text() == curve_text(curve())
 
 
 def test_the_choice_fits_the_shape():

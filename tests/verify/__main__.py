@@ -28,6 +28,9 @@ INVARIANCE = OUT / "batch-invariance"
 PROOFS = "verify-cpu.csv"
 """Table of damaged and killed runs; it lies beside the rows."""
 
+DAMAGES, FAULTS = "damages.csv", "mutants.jsonl"
+"""Tables of ``benchmarks.damages`` and ``benchmarks.mutants``; they lie there too."""
+
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -120,8 +123,12 @@ def verify(
         Harness(out, kept, boards, answering, say).run(jobs, seconds)
     found, proofs = read_rows(out), out / PROOFS
     failures = standing(found, wanted)
-    told = list(csv.DictReader(proofs.read_text().splitlines())) if proofs.exists() else []
-    write_whole(path, page(found, wanted, told))
+    told, damages = (
+        list(csv.DictReader(table.read_text().splitlines())) if table.exists() else []
+        for table in (proofs, out / DAMAGES)
+    )
+    faults = [*map(json.loads, (out / FAULTS).read_text().splitlines())] if (out / FAULTS).exists() else []
+    write_whole(path, page(found, wanted, told, damages, faults))
     for one in failures:
         say(f"{one.row.kind}: {one.tally} with these sources: {one.row.reason}: {one.row.subject}")
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from hopper_gemm.tune.parameters import DEFAULTS, all_values
 from tests.verify.drawing import STRATA, Pair
@@ -16,13 +17,21 @@ KILLED = ("worker", "child", "coordinator", "scheduler")
 """Columns of the kills, by kind of process, among the proofs of runs."""
 
 
-def page(rows: Sequence[VerifyRow], wanted: Sequence[VerifyRow], proofs: Sequence[Mapping[str, str]] = ()) -> str:
+def page(
+    rows: Sequence[VerifyRow],
+    wanted: Sequence[VerifyRow],
+    proofs: Sequence[Mapping[str, str]] = (),
+    damages: Sequence[Mapping[str, str]] = (),
+    faults: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Markdown on what was verified of the sources as they are now, and on what is still to be run.
 
     Args:
         rows: of any sources; those of others than the wanted ones only count as older.
         wanted: a row without a status for each thing to verify.
         proofs: lines of the table of damaged and killed runs, by column.
+        damages: lines of the table of ``benchmarks.damages``, by column.
+        faults: rows of ``benchmarks.mutants``.
     """
     sources = {row.sources for row in wanted}
     keys = {row.key for row in wanted}
@@ -56,6 +65,8 @@ def page(rows: Sequence[VerifyRow], wanted: Sequence[VerifyRow], proofs: Sequenc
         *_loads(parts[LOADS], [row for row in wanted if _part(row) == LOADS]),
         *_models(parts[MODELS]),
         *_proofs(proofs),
+        *_damages(damages),
+        *_faults(faults),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -208,6 +219,56 @@ def _proofs(proofs: Sequence[Mapping[str, str]]) -> list[str]:
         killed = sum(int(one[kind]) for one in own for kind in KILLED)
         sums = [sum(int(one[name]) for one in own) for name in ("points", "rows", "crashed", "orphans")]
         lines.append(_line(executor, [len(own), killed, *(f"{each:,}" for each in sums)]))
+    return [*lines, ""]
+
+
+def _damages(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """A table: kinds of file down, what their readers did with damaged copies across."""
+    if not rows:
+        return []
+    outcomes = [*dict.fromkeys(row["outcome"] for row in rows)]
+    cells: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        cells[row["kind"], row["outcome"]] += int(row["cases"])
+    lines = [
+        "## Damaged files",
+        "",
+        f"{cells.total():,} copies of recorded files with a damage each, drawn by a seed: cut, emptied, a bit or a "
+        "digit flipped, lines gone, doubled or exchanged, a NaN, a renamed word. A library that is refused is "
+        f"made again. By `python -m benchmarks.damages`, {_when(rows)}; every line: `damages.csv`, "
+        "beside the rows.",
+        "",
+        *_table("copies of", ["cases", *outcomes]),
+    ]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        counts = [cells[kind, outcome] for outcome in outcomes]
+        lines.append(_line(kind, [sum(counts), *counts]))
+    return [*lines, ""]
+
+
+def _faults(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of the planted faults that tests caught, and a line for each that survived."""
+    if not rows:
+        return []
+    lines = [
+        "## Planted faults",
+        "",
+        "Faults planted in the sources one at a time, and judged by the tests that need no GPU, the recorded digests "
+        "of the sources left out: those of a list, and some drawn by a seed over all packages (a comparison with its "
+        "neighbour, a constant off by one, a dropped operand, a negated condition). By `python -m benchmarks.mutants`; "
+        "every fault: `mutants.jsonl`, beside the rows.",
+        "",
+        *_table("faults", ["planted", "caught", "survived"]),
+    ]
+    for seed in dict.fromkeys(row["seed"] for row in rows):
+        statuses = Counter(row["status"] for row in rows if row["seed"] == seed)
+        name = "of the list" if seed is None else f"drawn by seed {seed}"
+        lines.append(_line(name, [statuses.total(), statuses["caught"], statuses["survived"]]))
+    survivors = [row for row in rows if row["status"] != "caught"]
+    lines += ["", "Survivors:", ""] if survivors else []
+    for row in survivors:
+        old, new = (" ".join(row[name].split()) for name in ("old", "new"))
+        lines.append(f"- `{row['file']}`, `{old}` as `{new}`: {row['why']}")
     return [*lines, ""]
 
 

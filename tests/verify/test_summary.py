@@ -133,6 +133,29 @@ def test_damaged_and_killed_runs_are_summed_up_where_there_are_some():
     assert "damaged results folders" not in page([], WANTED)
 
 
+def test_damaged_files_and_planted_faults_are_counted_and_survivors_named():
+    damages = [
+        {
+            "kind": kind,
+            "damage": "cut",
+            "outcome": outcome,
+            "cases": "3",
+            "date": "2026-11-26 04:00 UTC",
+            "sources": "abc",
+        }
+        for kind, outcome in (("studies", "refused"), ("tables", "refused"), ("tables", "read as before"))
+    ]
+    fault = {"seed": None, "file": "a.py", "old": "x <\n 1", "new": "x <= 1", "status": "caught", "why": ""}
+    faults = [fault, {**fault, "seed": 7}, {**fault, "seed": 7, "status": "survived", "why": "no x is 1"}]
+    text = page([], WANTED, (), damages, faults)
+    assert "9 copies of recorded files" in text
+    assert "2026-11-26 04:00 UTC with sources `abc`; every line" in text
+    assert "| studies | 3 | 3 | 0 |\n| tables | 6 | 3 | 3 |" in text
+    assert "| of the list | 1 | 1 | 0 |\n| drawn by seed 7 | 2 | 1 | 1 |" in text
+    assert "- `a.py`, `x < 1` as `x <= 1`: no x is 1" in text
+    assert "Damaged files" not in page([], WANTED)
+
+
 def test_without_rows_it_says_that_nothing_was_verified():
     text = page([], WANTED)
     assert "| pairs of config and problem | 8 | 0 | 0 | 0 | 0 | 0 | 8 |" in text

@@ -15,6 +15,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pandas as pd
 
+from docs.generate.measurements import measurement
 from docs.generate.pages.sources import read
 from docs.generate.pages.wording import cube
 from hopper_gemm.model.tuned import results_root
@@ -217,7 +218,7 @@ def guard() -> str:
 
 def placement() -> str:
     """Table of a problem's kernels on graphs that were captured anew, and on matrices that were allocated anew."""
-    found = json.loads((results_root() / "measurements/placement.json").read_text())
+    found = json.loads(measurement("placement.json").read_text())
     lines = [
         (
             name,
@@ -235,7 +236,7 @@ def placement() -> str:
 def planted() -> str:
     """Table of kernels that were made slower on purpose: the guard's verdict, speed over the recorded binary, and where
     the guard warned that the speedup over cuBLAS is far from its record."""
-    plants = json.loads((results_root() / "measurements/planted.json").read_text())
+    plants = json.loads(measurement("planted.json").read_text())
     problems = sorted(
         {one["problem"] for plant in plants for one in plant["checked"]}, key=lambda name: (len(name), name)
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from docs.generate.measurements import measurement
 from docs.generate.pages.wording import wrapped
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
@@ -104,7 +105,7 @@ def costs(path: Path | None = None) -> str:
 
 def invariant_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
     """Rows of ``benchmarks.invariant`` of one list."""
-    found = path or results_root() / "measurements/invariance.jsonl"
+    found = path or measurement("invariance.jsonl")
     rows = map(json.loads, found.read_text().splitlines() if found.is_file() else ())
     return [row for row in rows if row["list"] == name]
 
@@ -121,7 +122,7 @@ def invariant_ratios(rows: Sequence[dict[str, Any]], workspace: str, other: str,
 
 def measured_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
     """Rows of a table that a benchmark wrote, of each problem, finish and board the newest."""
-    found = path or results_root() / f"measurements/{name}.jsonl"
+    found = path or measurement(f"{name}.jsonl")
     rows = (json.loads(line) for line in found.read_text().splitlines())
     return list({(str(row["problem"]), row.get("finish"), row.get("board")): row for row in rows}.values())
 
@@ -275,7 +276,7 @@ def _range(ratios: Iterable[float]) -> str:
 
 def example_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """The tables of the examples by title, the newest of each."""
-    found = path or results_root() / "measurements/examples.jsonl"
+    found = path or measurement("examples.jsonl")
     return {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.fresh import KINDS, drawn
+from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import origin, pairs_by, read, recorded
@@ -220,7 +221,7 @@ def samplers_of_menu() -> str:
 
 def measured(name: str) -> pd.DataFrame:
     """A table that no sweep made."""
-    return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
+    return pd.read_csv(measurement(f"{name}.csv"))
 
 
 def scaling() -> str:
@@ -324,7 +325,7 @@ def samplers_answer() -> str:
 
 def fp8() -> str:
     """FP8 products as picked over torch's of the same recipe: each problem, and the means."""
-    rows = pd.read_csv(results_root() / "measurements/fp8.csv")
+    rows = pd.read_csv(measurement("fp8.csv"))
     names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128", "blocks": "by blocks, at 128"}
     names = {recipe: name for recipe, name in names.items() if recipe in set(rows.recipe)}
     lines = []
@@ -339,7 +340,7 @@ def fp8() -> str:
 
 def groups() -> str:
     """Groups and batches as picked over torch's: a line for each problem, with all its routings."""
-    rows = pd.read_csv(results_root() / "measurements/groups.csv")
+    rows = pd.read_csv(measurement("groups.csv"))
     lines = []
     for (kind, *sizes), of in rows.groupby(["kind", "groups", "rows", "n", "k"], sort=False):
         name = "x".join(map(str, sizes[1:])) if kind == "batch" else f"{sizes[1]} rows each to {sizes[2]}x{sizes[3]}"
