@@ -178,7 +178,18 @@ def _run(tree: Path, arguments: list[str], output: Path) -> None:
     beside = tree.parent / f"{tree.name}-home"
     homes = {"PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(beside / "cache"), "XDG_DATA_HOME": str(beside / "data")}
     os.environ.update(homes)
-    options = ["-x", "-q", "-n", "0", "-m", "not gpu and not results", *(f"--ignore={path}" for path in DIGESTS)]
+    options = [
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "-o",
+        "timeout=900",
+        "--doctest-modules",
+        "-m",
+        "not gpu and not results",
+        *(f"--ignore={path}" for path in DIGESTS),
+    ]
     code = pytest.main([*options, *arguments])
     sys.stdout.flush()
     os._exit(code)
@@ -207,7 +218,7 @@ def outcome(tree: Path, tests: Sequence[str], limit: int) -> tuple[str, str]:
     code, output = tested(tree, tests, limit)
     if code is None:
         return "caught", TIMEOUT
-    status = {0: "survived", 1: "caught", 2: "caught"}.get(code, "error")
+    status = {0: "survived", 4: "error", 5: "error"}.get(code, "caught")  # 4, 5: no such test, none to run
     return status, next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
 
 

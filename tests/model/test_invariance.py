@@ -64,6 +64,11 @@ def orders_of(kernel: Kernel, problem: GemmProblem):
     return orders(kernel.tile_k, kernel.split_k, kernel.reverse_k, problem.k)
 
 
+@pytest.mark.parametrize(("n", "ratio", "parts"), [(512, 12, 4), (1024, 12, 4), (512, 32, 8), (192, 32, 8)])
+def test_k_is_cut_from_exactly_so_many_times_n_on(n, ratio, parts):
+    assert parts_of(n, ratio * n) == parts > parts_of(n, ratio * n - CUT)
+
+
 @pytest.mark.parametrize(("n", "k"), SIDES)
 def test_all_kernels_that_the_rule_allows_add_in_one_order_whatever_m(n, k):
     found = set()

@@ -15,6 +15,7 @@ from docs.generate.measurements import measurement
 from docs.generate.pages.wording import wrapped
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.pivot import markdown
 from tests.verify.rows import read_rows
@@ -80,7 +81,9 @@ def bits(folder: Path | None = None) -> str:
     reasons = Counter(row.reason.split(":")[0] if row.status == "crash" else row.status for row in now)
     told = ", ".join(f"{count} {reason}" for reason, count in reasons.items() if reason not in ("ok", "skipped"))
     about = f" Failed: {told}." if told else ""
-    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel {kernels}, verifier {verifiers}.{about}"
+    today = kernel_digest()
+    of = "today's" if rows[-1].kernel == today else f"an earlier one; today's, `{today}`, was not compared yet"
+    return f"{markdown(head, lines)}\n\nOn {gpus}; kernel {kernels}, {of}; verifier {verifiers}.{about}"
 
 
 def torch_changes(folder: Path | None = None) -> str:

@@ -24,6 +24,7 @@ from docs.generate.pages.prices import (
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.shapes import read_shapes
 from tests.conftest import ROOT
 from tests.verify.batches import InvarianceJob, TorchCount, comparisons
@@ -72,6 +73,9 @@ def test_bits_count_the_newest_kernel_alone(tmp_path):
         rows.add(InvarianceJob(replace(pair, seed=seed), "kernel", "of the menu").row(status, gpu="H", board="a"))
     equal = 2 * comparisons(pair)
     assert f"| kernel: of the menu | 3 | {equal} | 1 | 0 | 1 |" in bits(tmp_path)
+    assert f"kernel `{kernel_digest()}`, today's; verifier" in bits(tmp_path)
+    rows.add(replace(InvarianceJob(pair, "kernel", "of the menu").row("ok", gpu="H", board="a"), kernel="older"))
+    assert f"kernel `older`, an earlier one; today's, `{kernel_digest()}`, was not compared yet" in bits(tmp_path)
     (tmp_path / "torch-mm.csv").write_text(
         torch_table([TorchCount("", 8, 8, "bf16", "kk", 64, 3)], board="a", gpu="H", torch="2")
     )

@@ -38,6 +38,8 @@ from hopper_gemm.tune.parameters import config_of
         ({"tile_m": 128, "spills": True, "schedule": "multistage"}, "spills"),
         ({"spills": True, "unroll": True}, "spills"),
         ({"schedule": "multistage", "loads": "cp_async"}, "multistage"),
+        ({"tile_m": 192, "tile_n": 192, "loads": "cp_async"}, None),
+        ({"tile_m": 192, "tile_n": 200, "loads": "cp_async"}, "loads"),
         ({"loads": "cp_async", "full_barriers": 2}, "full_barriers"),
         ({"arrivals": "thread", "cluster_m": 2}, "arrivals"),
         ({"full_barriers": 3}, "full_barriers"),

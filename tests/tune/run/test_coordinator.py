@@ -257,6 +257,16 @@ def test_a_board_that_stays_away_too_long_is_gone_for_good(monkeypatch):
     assert len(question.dropped_tasks) == 1
 
 
+@pytest.mark.parametrize(("seconds", "gone"), [(module.AWAY_SECONDS, []), (module.AWAY_SECONDS + 1, ["w0"])])
+def test_a_board_may_stay_away_for_exactly_so_long(monkeypatch, seconds, gone):
+    question = Asks([])
+    runner = Coordinator(question, Script(well))
+    runner._absent["w0"] = "A", 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0 + seconds)
+    runner._drop_absent_boards()
+    assert question.gone == gone
+
+
 @pytest.mark.parametrize("count", [5, 9])
 def test_crashes_and_nothing_else_from_the_first_answer_on_end_the_run_and_are_not_recorded(count):
     def act(worker, number, task):

@@ -76,7 +76,7 @@ def damaged(folder, change):
         (lambda lines: [*lines[:9], lines[9][:50], *lines[10:]], "line 10: 11 values for "),
         (lambda lines: [*lines[:9], lines[9] + '"', *lines[10:]], "line 10: "),
         (lambda lines: lines[1:], "line 1: lacks the column"),
-        (lambda lines: [lines[0] + ",study", *lines[1:]], "line 1: "),
+        (lambda lines: [f"study,{lines[0]}", *lines[1:]], "line 1: names a column twice"),
         (lambda lines: ["", *lines], "line 1: lacks the column"),
         (lambda lines: [*lines[:3], "", *lines[3:]], "line 4: 1 values for "),
         (lambda lines: [*lines[:3], "\0" * 40, *lines[3:]], "line 4: 1 values for "),
