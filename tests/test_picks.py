@@ -109,7 +109,7 @@ def test_rows_of_another_kind_of_gpu_and_of_torn_launches_are_left_out():
 
 
 def test_the_models_constants_are_those_that_were_fitted():
-    fitted = json.loads(measurement("constants.json").read_text())
+    fitted = json.loads(measurement("measurements/constants.json").read_text())
     assert len(fitted) == 1 + fit.PARTS
     assert {name: getattr(FITTED, name) for name in fitted[0]} == fitted[0]
     assert fitted[0].keys() == fit.START.keys()
@@ -119,5 +119,5 @@ def test_the_models_constants_are_those_that_were_fitted():
 @pytest.mark.results
 @pytest.mark.timeout(300)
 def test_the_models_worth_is_what_the_rows_give():
-    fitted = json.loads(measurement("constants.json").read_text())
+    fitted = json.loads(measurement("measurements/constants.json").read_text())
     assert (fit.MEASURED / "model.csv").read_text() == fit.text_of(fit.judged(fitted))

@@ -242,7 +242,7 @@ def main(what: Literal["constants", "judge"]) -> None:
     if what == "constants":
         path.write_text(json.dumps(fitted(), indent=1) + "\n")
     else:
-        path.write_text(text_of(judged(json.loads(measurement("constants.json").read_text()))))
+        path.write_text(text_of(judged(json.loads(measurement("measurements/constants.json").read_text()))))
     record(path)
 
 

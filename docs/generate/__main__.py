@@ -306,7 +306,7 @@ def by_part() -> str:
 
 def ideas_of(study_name: str, results: Path = RESULTS) -> list[dict[str, Any]]:
     """Measurements of single changes to the kernel: a problem each, with the times of every arm, round by round."""
-    rows = [json.loads(line) for line in (results / "ideas.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in measurement(results / "ideas.jsonl").read_text().splitlines()]
     return [row for row in rows if row["study"] == study_name]
 
 
@@ -372,7 +372,7 @@ def stream_k() -> str:
 
 def menu_curve() -> str:
     """Mean and worst loss against the size of the menu, and of all kernels that were offered."""
-    frame = pd.read_csv(measurement("menu.csv"))
+    frame = pd.read_csv(measurement("measurements/menu.csv"))
     groups = {
         "judging": "searched problems that judge",
         "map": "the map's problems, by prediction",
@@ -387,7 +387,7 @@ def menu_curve() -> str:
 
 def model_worth() -> str:
     """Share of the best measured speed that the model's first choice has, by torch.mm's time; the worst in brackets."""
-    frame = pd.read_csv(measurement("model.csv")).set_index(["from_us", "to_us", "problems"])
+    frame = pd.read_csv(measurement("measurements/model.csv")).set_index(["from_us", "to_us", "problems"])
     rows = []
     for least, most in dict.fromkeys((least, most) for least, most, _ in frame.index):
         ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])

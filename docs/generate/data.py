@@ -16,7 +16,6 @@ from docs.generate.measurements import named
 from docs.generate.pages.sources import read
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import write_whole
-from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import ROWS, frame_of, packed, recorded_folders
 from hopper_gemm.tune.study.row import SUM, ResultsError
 from hopper_gemm.tune.study.schema import COLUMNS, NAMES, Column
@@ -70,7 +69,7 @@ def table_schema() -> dict[str, Any]:
 def package(root: Path) -> dict[str, Any]:
     """Return the descriptor of a results folder: every study's rows, then the data that no study made."""
     studies = [_study(folder, root) for folder in recorded_folders()]
-    paths = [path for pattern in OTHERS for path in sorted(root.glob(pattern)) if path.name != PROVENANCE]
+    paths = [path for pattern in OTHERS for path in sorted(root.glob(pattern))]
     others = [_other(path, root) for path in paths]
     return {
         "$schema": f"{PROFILES}datapackage.json",

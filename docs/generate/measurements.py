@@ -1,15 +1,17 @@
-"""Tables that no sweep made: read only while they are what was recorded of them.
+"""Files of results that are no rows of a study: read only while they are what was recorded of them.
 
-    python -m docs.generate.measurements FILE...      record files of results/measurements as they are now
+    python -m docs.generate.measurements FILE...      record files as they are now
 
-``results/measurements/provenance.json`` holds of each file the SHA-256 of its lines in their order, their number, GPUs,
-boards, digests of the kernel's sources and the date; what a file does not name is ``unknown``.
+``results/provenance.json`` holds of each the SHA-256 of its lines in their order, their number, GPUs, boards, digests
+of the kernel's sources and the date; what a file does not name is ``unknown``.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
+import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,36 +35,56 @@ def named(text: str) -> dict[str, list[str]]:
     return {name: sorted({*re.findall(pattern, text)}) or ["unknown"] for name, pattern in NAMED.items()}
 
 
-def measurement(name: str) -> Path:
-    """Return the path of a file of ``results/measurements``, checked.
+def measurement(name: Path | str) -> Path:
+    """Return the path of a recorded file that no study made, checked.
+
+    Args:
+        name: its path, or that from ``results``.
 
     Raises:
         ResultsError: it is missing, or is not what was recorded of it; the message says the fix.
     """
-    path = results_root() / "measurements" / name
-    said, now = read_object(path.with_name(PROVENANCE)).get(name), _counted(read_text(path))
+    root = results_root()
+    path = root / name
+    said, now = read_object(root / PROVENANCE).get(str(path.relative_to(root))), counted(text_of(path))
     if said is None or any(said[key] != value for key, value in now.items()):
         raise ResultsError(
-            f"{path} must be what {PROVENANCE} beside it says but has {now['lines']} other lines; restore it, or if it "
-            f"was measured anew: python -m docs.generate.measurements {path}"
+            f"{path} must be what results/{PROVENANCE} says of it but has {now['lines']} other lines; restore it, or "
+            f"if it was measured anew: python -m docs.generate.measurements {path}"
         )
     return path
 
 
 def record(path: Path, date: str | None = None) -> None:
-    """Note what a file holds now.
+    """Note what a file of ``results`` holds now.
 
     Args:
-        path: of a file of ``results/measurements``.
+        path: of the file.
         date: when it was measured; today by default.
     """
-    noted, text = path.with_name(PROVENANCE), read_text(path)
-    entries = read_object(noted) if noted.is_file() else {}
-    entries[path.name] = {**_counted(text), **named(text), "date": date or datetime.now(UTC).strftime("%Y-%m-%d")}
-    write_sealed(noted, dict(sorted(entries.items())))
+    root, text = results_root(), text_of(path)
+    entries = read_object(root / PROVENANCE) if (root / PROVENANCE).is_file() else {}
+    date = date or datetime.now(UTC).strftime("%Y-%m-%d")
+    entries[str(path.resolve().relative_to(root.resolve()))] = {**counted(text), **named(text), "date": date}
+    write_sealed(root / PROVENANCE, dict(sorted(entries.items())))
 
 
-def _counted(text: str) -> dict[str, Any]:
+def text_of(path: Path) -> str:
+    """Return the text of a file, packed or not.
+
+    Raises:
+        ResultsError: it is missing or cannot be read.
+    """
+    if path.suffix != ".gz":
+        return read_text(path)
+    try:
+        return gzip.decompress(path.read_bytes()).decode()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ResultsError(f"{path} cannot be unpacked ({error}); restore it") from None
+
+
+def counted(text: str) -> dict[str, Any]:
+    """Return the number of lines of a text and their digest."""
     lines = text.split("\n")
     return {"lines": len(lines) - 1, "digest": digest_of(lines)}
 

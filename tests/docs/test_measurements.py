@@ -1,4 +1,4 @@
-"""Tables that no sweep made are read only as they were recorded."""
+"""Files of results that are no rows of a study are read only as they were recorded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ TEXT = 'size,loss\n16,0.5\n32,0.25\n{"kernel": "0123456789abcdef", "gpu": "NVIDI
 MIB = 2**20
 
 
-def test_every_recorded_table_is_what_its_provenance_says():
-    folder = ROOT / "results/measurements"
-    said = read_object(folder / PROVENANCE)
-    assert set(said) == {path.name for path in folder.iterdir() if path.suffix != ".svg"} - {PROVENANCE}
+SUMMED = ("rows.csv", "rows.csv.xz", "rows.json", "rows.jsonl", PROVENANCE, "best_configs.json", "recorded_code.json")
+"""Files with sums of their own, or in the provenance of their study."""
+
+DERIVED = ("todays_code.json", "datapackage.json", "rows.schema.json", "verify-cpu.csv", "damages.csv", "mutants.jsonl")
+"""Files that a command computes again, without a GPU."""
+
+
+def test_every_file_of_results_has_a_sum_or_is_made_of_those_that_have():
+    root = ROOT / "results"
+    paths = [path for path in root.rglob("*") if path.suffix in (".csv", ".json", ".jsonl", ".gz", ".xz")]
+    paths = [path for path in paths if path.name not in (*SUMMED, *DERIVED) and path.parent.name != "recorded"]
+    said = read_object(root / PROVENANCE)
+    assert set(said) == {str(path.relative_to(root)) for path in paths if "local" not in path.parts}
     for name, entry in said.items():
-        assert measurement(name) == folder / name
+        assert measurement(name) == root / name
         assert all(entry[key] for key in ("gpus", "boards", "kernels", "date"))
 
 
@@ -44,8 +53,8 @@ def test_a_table_that_was_changed_is_refused_until_it_is_recorded_anew(tmp_path,
     path.parent.mkdir()
     path.write_text(TEXT)
     record(path, "2026-11-26")
-    assert measurement("loss.csv") == path
-    assert read_object(path.with_name(PROVENANCE))["loss.csv"] | {"digest": ""} == {
+    assert measurement("measurements/loss.csv") == path
+    assert read_object(tmp_path / PROVENANCE)["measurements/loss.csv"] | {"digest": ""} == {
         "lines": 4,
         "digest": "",
         "gpus": ["NVIDIA H200"],
@@ -54,12 +63,12 @@ def test_a_table_that_was_changed_is_refused_until_it_is_recorded_anew(tmp_path,
         "date": "2026-11-26",
     }
     path.write_text(damage(TEXT))
-    with pytest.raises(ResultsError, match=r"loss.csv must be what provenance.json beside it says .* restore it"):
-        measurement("loss.csv")
+    with pytest.raises(ResultsError, match=r"loss.csv must be what results/provenance.json says .* restore it"):
+        measurement("measurements/loss.csv")
     record(path)
-    assert measurement("loss.csv") == path
+    assert measurement("measurements/loss.csv") == path
     with pytest.raises(ResultsError, match=r"other\.csv does not exist"):
-        measurement("other.csv")
+        measurement("measurements/other.csv")
 
 
 def test_no_tracked_file_is_over_two_mib():

@@ -157,7 +157,7 @@ def test_the_menu_loses_little_to_one_that_is_chosen_anew():
     anew, ours = (losses(table, [place[one] for one in of]).mean() for of in (menu_of(SIZE), binaries()))
     assert ours < anew + 0.005
     assert (ROOT / "hopper_gemm/model/menu.json").read_text() == text_of(binaries())
-    assert measurement("menu.csv").read_text() == curve_text(curve())
+    assert measurement("measurements/menu.csv").read_text() == curve_text(curve())
 
 
 def test_the_choice_fits_the_shape():

@@ -194,7 +194,7 @@ def guard() -> str:
     """Verdicts of the guard on equal machine code, and on the same ratios with one side 1.5 % slower: from its checks
     and from noise floors, in which cuBLAS runs beside itself."""
     (path,) = results_root().glob("*/checks.jsonl")
-    checks = [json.loads(line) for line in path.read_text().splitlines()]
+    checks = [json.loads(line) for line in measurement(path).read_text().splitlines()]
     distinct = {(row.board, str(row.point), row.samples): row.figures for row in floors()}
     known = [(of, one) for of, one in distinct.items() if of[0] != "unknown" and len(of[2]) >= 7]
     taken = {
@@ -218,7 +218,7 @@ def guard() -> str:
 
 def placement() -> str:
     """Table of a problem's kernels on graphs that were captured anew, and on matrices that were allocated anew."""
-    found = json.loads(measurement("placement.json").read_text())
+    found = json.loads(measurement("measurements/placement.json").read_text())
     lines = [
         (
             name,
@@ -236,7 +236,7 @@ def placement() -> str:
 def planted() -> str:
     """Table of kernels that were made slower on purpose: the guard's verdict, speed over the recorded binary, and where
     the guard warned that the speedup over cuBLAS is far from its record."""
-    plants = json.loads(measurement("planted.json").read_text())
+    plants = json.loads(measurement("measurements/planted.json").read_text())
     problems = sorted(
         {one["problem"] for plant in plants for one in plant["checked"]}, key=lambda name: (len(name), name)
     )

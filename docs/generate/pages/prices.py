@@ -88,7 +88,8 @@ def bits(folder: Path | None = None) -> str:
 
 def torch_changes(folder: Path | None = None) -> str:
     """Outputs and rows of torch.mm that change with the number of rows, by cuBLAS workspace."""
-    path = (folder or results_root() / "verification/batch-invariance") / "torch-mm.csv"
+    name = "verification/batch-invariance/torch-mm.csv"
+    path = measurement(name) if folder is None else folder / "torch-mm.csv"
     if not path.is_file():
         return NOT_YET
     rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -108,7 +109,7 @@ def costs(path: Path | None = None) -> str:
 
 def invariant_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
     """Rows of ``benchmarks.invariant`` of one list."""
-    found = path or measurement("invariance.jsonl")
+    found = path or measurement("measurements/invariance.jsonl")
     rows = map(json.loads, found.read_text().splitlines() if found.is_file() else ())
     return [row for row in rows if row["list"] == name]
 
@@ -125,7 +126,7 @@ def invariant_ratios(rows: Sequence[dict[str, Any]], workspace: str, other: str,
 
 def measured_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
     """Rows of a table that a benchmark wrote, of each problem, finish and board the newest."""
-    found = path or measurement(f"{name}.jsonl")
+    found = path or measurement(f"measurements/{name}.jsonl")
     rows = (json.loads(line) for line in found.read_text().splitlines())
     return list({(str(row["problem"]), row.get("finish"), row.get("board")): row for row in rows}.values())
 
@@ -279,7 +280,7 @@ def _range(ratios: Iterable[float]) -> str:
 
 def example_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """The tables of the examples by title, the newest of each."""
-    found = path or measurement("examples.jsonl")
+    found = path or measurement("measurements/examples.jsonl")
     return {table["table"]: table for table in map(json.loads, found.read_text().splitlines())}
 
 

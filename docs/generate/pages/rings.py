@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from docs.generate.measurements import measurement
 from docs.generate.pages.counted import panels, unique_panels, with_counters
 from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
 from docs.generate.pages.sources import pairs_by, recorded, share, spans
@@ -281,7 +282,8 @@ def working_set() -> str:
 def traced(study: str = "timeline", m: int = 4096) -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
     """The traced kernels of a problem by name: each as its sweep has it, and what its roles did when."""
     (folder,) = results_root().glob(f"archive/*/*-{study}")
-    about, moments = read_provenance(folder)["rungs"], pd.read_csv(folder / "moments.csv.gz").query(f"m == {m}")
+    about = read_provenance(folder)["rungs"]
+    moments = pd.read_csv(measurement(folder / "moments.csv.gz")).query(f"m == {m}")
     parts = dict(list(moments.groupby("rung")))
     named = [one for one in about if one["name"] in parts]
     return {one["name"]: (one, spans(parts[one["name"]], one["config"]["stagger"])) for one in named}

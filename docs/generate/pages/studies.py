@@ -198,7 +198,7 @@ def ways_out() -> str:
 
 def samplers() -> str:
     """Share of recorded simulations that found the best of the space after 5 % of it."""
-    runs = json.loads((recorded("space").path / "simulation.json").read_text())
+    runs = json.loads(measurement(recorded("space").path / "simulation.json").read_text())
     shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
     table = pd.DataFrame(
         [(one["problem"], shown[one["sampler"]], one["found"]) for one in runs if one["sampler"] in shown]
@@ -210,7 +210,7 @@ def samplers() -> str:
 def samplers_of_menu() -> str:
     """Scores of simulated searches of the whole menu, on ten held-out problems: their mean and least, and how often a
     run was within 1 % of the best after a twentieth of the menu."""
-    table = pd.DataFrame(json.loads((recorded("menu").path / "simulation.json").read_text()))
+    table = pd.DataFrame(json.loads(measurement(recorded("menu").path / "simulation.json").read_text()))
     models = table["sampler"].map(lambda name: name.removesuffix("-blind") + "+model" * (name in ("gp", "tpe")))
     shown = table.assign(sampler=models).groupby("sampler").agg({"score": ["mean", "min"], "found": "mean"})
     shown.columns = ["score", "least of ten", "found in 5%"]
@@ -221,7 +221,7 @@ def samplers_of_menu() -> str:
 
 def measured(name: str) -> pd.DataFrame:
     """A table that no sweep made."""
-    return pd.read_csv(measurement(f"{name}.csv"))
+    return pd.read_csv(measurement(f"measurements/{name}.csv"))
 
 
 def scaling() -> str:
@@ -308,7 +308,9 @@ def map_h100_origin() -> str:
 
 def samplers_answer() -> str:
     """How often simulated searches found the best after a twentieth of the space, or of the menu, in a sentence."""
-    space, menu = (json.loads((recorded(name).path / "simulation.json").read_text()) for name in ("space", "menu"))
+    space, menu = (
+        json.loads(measurement(recorded(name).path / "simulation.json").read_text()) for name in ("space", "menu")
+    )
 
     def share(runs: Sequence[Mapping[str, Any]], sampler: str) -> str:
         found = [run["found"] for run in runs if run["sampler"] == sampler]
@@ -325,7 +327,7 @@ def samplers_answer() -> str:
 
 def fp8() -> str:
     """FP8 products as picked over torch's of the same recipe: each problem, and the means."""
-    rows = pd.read_csv(measurement("fp8.csv"))
+    rows = pd.read_csv(measurement("measurements/fp8.csv"))
     names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128", "blocks": "by blocks, at 128"}
     names = {recipe: name for recipe, name in names.items() if recipe in set(rows.recipe)}
     lines = []
@@ -340,7 +342,7 @@ def fp8() -> str:
 
 def groups() -> str:
     """Groups and batches as picked over torch's: a line for each problem, with all its routings."""
-    rows = pd.read_csv(measurement("groups.csv"))
+    rows = pd.read_csv(measurement("measurements/groups.csv"))
     lines = []
     for (kind, *sizes), of in rows.groupby(["kind", "groups", "rows", "n", "k"], sort=False):
         name = "x".join(map(str, sizes[1:])) if kind == "batch" else f"{sizes[1]} rows each to {sizes[2]}x{sizes[3]}"
@@ -536,7 +538,7 @@ def one_tile() -> str:
     Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
     """
     (folder,) = results_root().glob("archive/*/*-timeline-deep-k")
-    moments = pd.read_csv(folder / "moments.csv.gz")
+    moments = pd.read_csv(measurement(folder / "moments.csv.gz"))
     problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
     lines = []
     for (place, rung), part in moments.assign(problem=problem).groupby(["problem", "rung"], sort=False):

@@ -17,13 +17,13 @@ RECIPES = {"tensor": "one scale", "row:128": "a scale a row, promoted", "blocks"
 
 def picked_figures(name: str, column: str) -> dict[str, str]:
     """Return mean and least speedup over torch in a table of picks, by the values of a column."""
-    rows = pd.read_csv(measurement(f"{name}.csv"))
+    rows = pd.read_csv(measurement(f"measurements/{name}.csv"))
     return {str(value): figure(of.speedup) for value, of in rows.groupby(column, sort=False)}
 
 
 def gpu_of(name: str) -> str:
     """The GPUs of a table of picks."""
-    rows = pd.read_csv(measurement(f"{name}.csv"))
+    rows = pd.read_csv(measurement(f"measurements/{name}.csv"))
     return " and ".join(gpu.split()[1] + "s" for gpu in dict.fromkeys(rows.gpu))
 
 

@@ -125,7 +125,8 @@ def test_the_guard_s_answers_to_planted_changes_stand_in_the_order_of_the_sizes(
     """A problem that was not checked leaves its cell empty."""
     checked = [{"problem": f"{n}x{n}x{n}", "status": "fallen", "ratio": 0.5} for n in (512, 64)]
     plants = [{"plant": "a", "exit": 1, "checked": checked}, {"plant": "b", "exit": 0, "checked": checked[:1]}]
-    (tmp_path / "planted.json").write_text(json.dumps(plants))
+    (tmp_path / "measurements").mkdir()
+    (tmp_path / "measurements/planted.json").write_text(json.dumps(plants))
     monkeypatch.setattr(certainty, "measurement", tmp_path.joinpath)
     head, _, *lines = certainty.planted().splitlines()
     assert head == "| planted | 64^3 | 512^3 | exit code |"
