@@ -33,6 +33,8 @@ import torch  # noqa: F401  # once, before the forks
 
 LISTED = Path(__file__).with_suffix(".toml")
 NARROW_SECONDS, WIDE_SECONDS = 300, 1500
+WIDE = "not gpu and not results"
+NARROW = f"{WIDE} and not compile"
 TIMEOUT = "time limit"
 DIGESTS = ("tests/docs/test_todays_code.py", "tests/test_digests.py")
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
@@ -186,8 +188,6 @@ def _run(tree: Path, arguments: list[str], output: Path) -> None:
         "-o",
         "timeout=900",
         "--doctest-modules",
-        "-m",
-        "not gpu and not results",
         *(f"--ignore={path}" for path in DIGESTS),
     ]
     code = pytest.main([*options, *arguments])
@@ -205,7 +205,7 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
     path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     try:
         narrow = importers(fault, tree)
-        status, by = outcome(tree, [*narrow, fault.file], NARROW_SECONDS) if narrow else ("survived", "")
+        status, by = outcome(tree, [*narrow, fault.file], NARROW_SECONDS, NARROW) if narrow else ("survived", "")
         if status != "caught" or by == TIMEOUT:
             status, by = outcome(tree, [*fault.tests, fault.file], WIDE_SECONDS)  # its doctests too
     finally:
@@ -213,9 +213,9 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
     return {**asdict(fault), "line": line, "status": status, "by": by[:160]}
 
 
-def outcome(tree: Path, tests: Sequence[str], limit: int) -> tuple[str, str]:
+def outcome(tree: Path, tests: Sequence[str], limit: int, marks: str = WIDE) -> tuple[str, str]:
     """What tests say of a tree with a fault, and which test says it."""
-    code, output = tested(tree, tests, limit)
+    code, output = tested(tree, ["-m", marks, *tests], limit)
     if code is None:
         return "caught", TIMEOUT
     status = {0: "survived", 4: "error", 5: "error"}.get(code, "caught")  # 4, 5: no such test, none to run
