@@ -60,6 +60,7 @@ def test_raster_along_n_is_the_transpose_of_raster_along_m(walk):
 
 def test_a_serpentine_group_starts_beside_the_end_of_the_last(walk):
     order = walk(6, 8, 1, 2, serpentine=True)
+    assert order[:12] == walk(6, 8, 1, 2)[:12], "the first group is walked forward"
     for end in range(11, 47, 12):
         assert order[end][0] == order[end + 1][0]
 

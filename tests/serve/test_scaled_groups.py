@@ -62,8 +62,8 @@ def gpu(monkeypatch):
     def kernel_for(problem, device, finish=None):
         def launch(a, b, out, bias, residual, scale, scales, ends):
             assert (residual, scale) == (None, None)
-            made.append((problem, finish, a, b))
             down, across = scales
+            made.append((problem, finish, a, b, across))
             if finish.scales == "row":
                 assert (down.shape, across.shape) == ((ROWS,), (GROUPS * N,))
                 across = across.view(GROUPS, N)
@@ -96,7 +96,8 @@ def test_a_call_is_one_launch_of_each_group_s_scaled_product(gpu, scales, biased
     right = exact(*given[:4], scales, bias, activation)
     assert out.dtype == dtype
     assert float((out.double() - right).norm() / right.norm()) < 3e-3
-    ((problem, finish, a, b),) = gpu
+    ((problem, finish, a, b, across),) = gpu
+    assert across.data_ptr() == given[3].data_ptr(), "scales that lie as the kernel takes them are not copied"
     assert (problem.grouping, problem.groups, problem.promote, finish.scales) == ("rows", GROUPS, 128, scales)
     assert [a.data_ptr(), b.data_ptr()] == [given[0].data_ptr(), given[1].data_ptr()]
 

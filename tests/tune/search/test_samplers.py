@@ -11,7 +11,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of, varied
-from hopper_gemm.tune.search import gp
+from hopper_gemm.tune.search import gaussian, gp
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
@@ -114,6 +114,20 @@ def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
         grown.add(place)
     for one, other in zip(Posterior(kernel, places, known).predict(figures), grown.predict(figures), strict=True):
         assert np.allclose(one, other, atol=1e-5)
+
+
+def test_where_nothing_is_predicted_to_be_faster_the_process_tries_what_is_unlike_the_tried(space):
+    """It is curious; by the mean alone it would take the next config of the space."""
+    sampler = make("gp", space, Objective(), 0, np.zeros(len(space)))
+    first = sampler.ask()
+    sampler.tell(first, [1.0])
+    distances = np.abs(space.points - space.points[first]).sum(axis=1)
+    assert distances[sampler.ask()] > np.median(distances)
+
+
+def test_a_covariance_that_is_not_positive_definite_gets_as_much_noise_as_it_takes():
+    factor = gaussian._factor(np.array([[1.0, 1.5], [1.5, 1.0]]), 0.0)
+    assert np.isfinite(factor).all()
 
 
 def test_a_front_is_what_nothing_beats_in_both():

@@ -117,6 +117,14 @@ def test_a_single_cell_and_a_single_trial_give_no_picture(frame, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_ladder_of_which_nothing_ran_has_an_axis_and_no_figures(tmp_path, drawn):
+    group = Group(64, 64, 64, "bf16", "kk", False, 0, "", "normal", "burst", "chained", "cublas")
+    ladder_bars([MeasuredRung("first", "", None, {}, (Result(group, "illegal"),))], tmp_path / "l.svg", "t")
+    (axis,) = drawn[0].axes
+    assert axis.get_xlim() == (0.0, 1.46)
+    assert [text.get_text() for text in axis.texts] == ["TFLOP/s", "gain", "illegal"]
+
+
 def test_no_bar_and_no_line_of_a_ladder_crosses_a_figure(tmp_path, drawn):
     """Every figure stands right of all bars, of their guides and of cuBLAS, whichever is longest."""
     group = Group(64, 64, 64, "bf16", "kk", False, 0, "", "normal", "burst", "chained", "cublas")

@@ -32,6 +32,10 @@ def test_the_colour_bar_has_ticks_on_both_sides_of_even(speedups):
     assert min(abs(ticks - 1)) < 1e-9
 
 
+def test_both_axes_have_figures_of_one_size():
+    assert STYLE["xtick.labelsize"] == STYLE["ytick.labelsize"] == STYLE["font.size"]
+
+
 @each("name", [*FIELDS, *PAIRS])
 def test_the_axis_of_every_parameter_has_words_and_its_name(name):
     words, _, rest = label(name).partition(f" ({name})")
