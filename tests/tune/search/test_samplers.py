@@ -118,7 +118,7 @@ def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
 
 def test_where_nothing_is_predicted_to_be_faster_the_process_tries_what_is_unlike_the_tried(space):
     """It is curious; by the mean alone it would take the next config of the space."""
-    sampler = make("gp", space, Objective(), 0, np.zeros(len(space)))
+    sampler = gp.Gp(space, Objective(), 0, np.zeros(len(space)))
     first = sampler.ask()
     sampler.tell(first, [1.0])
     distances = np.abs(space.points - space.points[first]).sum(axis=1)
