@@ -10,7 +10,7 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.work import Raster, Walk
+from hopper_gemm.kernel.work import Edge, Raster, Walk
 from hopper_gemm.model.rules.invariance import CUT, cuts
 
 CLUSTERS, MOST = 66, 64
@@ -51,6 +51,12 @@ def _walk(
             out[count, 4], out[count, 5] = walk.pieces(item.tile)
         at = walk.next(walk.ask(at), None)
         count = count + 1
+
+
+@cute.jit
+def _edge(out: cute.Tensor, rows: Int32, columns: Int32):
+    edge = Edge.of((rows, columns), (128, 96), (8, 16))
+    out[0, 0], out[0, 1] = edge.row, edge.column
 
 
 @cache
@@ -109,3 +115,15 @@ def test_by_part_all_tiles_have_their_first_part_before_any_has_its_second(parts
         for tile in range(tiles):
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile::tiles]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
+
+
+def test_the_last_tiles_begin_at_the_first_step_from_which_they_reach_the_end():
+    compiled = cute.compile(_edge, tensor()[1], Int32(1), Int32(1), options="--gpu-arch sm_90a")
+    for rows, columns in ((1000, 1000), (128, 96), (5, 200), (129, 97), (136, 112)):
+        out, argument = tensor()
+        compiled(argument, Int32(rows), Int32(columns))
+        first = [
+            next(at for at in range(0, 1000, step) if at + tile >= size)
+            for size, tile, step in ((rows, 128, 8), (columns, 96, 16))
+        ]
+        assert out[0, :2].tolist() == first

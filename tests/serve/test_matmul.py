@@ -422,6 +422,8 @@ def test_shared_memory_is_told_exactly_for_rows_of_one_pitch():
         for other, others in zip(blocks, places, strict=True):
             assert operands.share_memory(one, other) == bool(own & others), (one.shape, other.shape)
     assert operands.share_memory(memory, memory.t()[1:])
+    other_pitch = memory.as_strided((2, 4), (12, 1), 4)  # beside the first columns, then in them
+    assert operands.share_memory(memory[:, :4], other_pitch)
     assert not operands.share_memory(memory, torch.zeros(12, 10))
 
 

@@ -207,6 +207,7 @@ WRONG = {
     "layout of b": (lambda a, b, sa, sb: (a, b.contiguous(), sa, sb), "mat_b must be contiguous along k"),
     "pitch": (lambda a, b, sa, sb: (torch.zeros(M, K + 1).to(a.dtype)[:, :K], b, sa, sb), "rows of mat_a must start"),
     "shape of a scale": (lambda a, b, sa, sb: (a, b, sa[:-1], sb), f"scale_a must be ({M}, 1) torch.float32"),
+    "axis of a scale": (lambda a, b, sa, sb: (a, b, sa.view(1, M), sb), f"scale_a must be ({M}, 1) torch.float32"),
     "type of a scale": (lambda a, b, sa, sb: (a, b, sa.double(), sb), "but is (24, 1) torch.float64"),
     "stride of a scale": (lambda a, b, sa, sb: (a, b, torch.ones(M, 2)[:, :1], sb), "contiguous, but is"),
     "device of a scale": (lambda a, b, sa, sb: (a, b, sa, sb.to("meta")), "but is (1, 48) torch.float32 on meta"),

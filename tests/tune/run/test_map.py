@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import MenuSection, command_spec
-from hopper_gemm.tune.tables.mapped import mapped
+from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.view import view
 from tests.tune.run import fakes
@@ -195,3 +196,11 @@ def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
     assert table.cells.loc["all", "pick"] == "0.900"
     assert table.cells.loc["all", "behind"] == "4"
     assert table.cells.loc["all", "pick of best"] == "0.818"
+
+
+def test_a_problem_whose_interval_ends_at_even_is_neither_ahead_nor_behind(tmp_path):
+    run_map(tmp_path / "m")
+    measured = mapped(rows(tmp_path / "m"))[0]
+    ends = [(1.0, 1.1), (0.9, 1.0), (1.01, 1.1), (0.9, 0.99)]
+    cells = by_stratum([replace(measured, low=low, high=high) for low, high in ends])
+    assert (cells.loc["all", "ahead"], cells.loc["all", "behind"]) == ("1", "1")
