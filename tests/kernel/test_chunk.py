@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import cutlass
@@ -12,7 +13,8 @@ from cutlass import BFloat16, Float32, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.kernel.epilogue import Chunks
+from hopper_gemm.kernel import epilogue
+from hopper_gemm.kernel.epilogue import Chunks, ConsumerEpilogue, Region, TmaTarget
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import WARPGROUP_THREADS, WGMMA_K, WGMMA_M
 from hopper_gemm.model.kernel import resolve
@@ -93,3 +95,38 @@ def aligned(size: int) -> torch.Tensor:
     whole = torch.full((size + ALIGN // 4,), -1.0)
     first = -whole.data_ptr() % ALIGN // 4
     return whole[first : first + size]
+
+
+@cute.jit
+def _chunk_of(out: cute.Tensor, thread: Int32, row: Int32, column: Int32):
+    owner = SimpleNamespace(gated=False, thread=thread, chunks=SimpleNamespace(n=32))
+    chunk = ConsumerEpilogue._chunk(owner, out, Region(2, 3, row, column), 1, 2)
+    out[0], out[1] = chunk.row, chunk.column
+
+
+@pytest.mark.compile
+def test_a_thread_knows_the_first_row_and_column_of_its_chunk(monkeypatch):
+    """Of the second block of rows and the third chunk across; ``opaque`` is an instruction of the GPU."""
+    monkeypatch.setattr(epilogue, "opaque", lambda value: value)
+    out = torch.zeros(2, dtype=torch.int32)
+    compiled = cute.compile(_chunk_of, from_dlpack(out), *[Int32(0)] * 3, options="--gpu-arch sm_90a")
+    for thread in range(WARPGROUP_THREADS):
+        compiled(from_dlpack(out), Int32(thread), Int32(256), Int32(96))
+        row, _ = accumulator(thread, 0)
+        assert out.tolist() == [256 + WGMMA_M + row, 96 + 2 * 32]
+
+
+@cute.jit
+def _mark(out: cute.Tensor, transposed: cutlass.Constexpr, row: Int32, column: Int32, shift: Int32):
+    layout = cute.make_layout((((64, 64), 1), (1, 1)), stride=(((1, 64), 0), (0, 0)))
+    owner = SimpleNamespace(transposed=transposed, output=cute.make_tensor(out.iterator, layout))
+    TmaTarget.output_from(owner, Region(1, 1, row, column, None, shift))[0] = Int32(1)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_output_is_stored_from_its_row_and_column_and_a_ragged_one_behind_the_shift(transposed):
+    out = torch.zeros(64, 64, dtype=torch.int32)
+    given = [Int32(number) for number in (5, 3, 2)]
+    cute.compile(_mark, from_dlpack(out), transposed, *given, options="--gpu-arch sm_90a")(from_dlpack(out), *given)
+    assert out.nonzero().tolist() == [[3 + 2, 5] if transposed else [5 + 2, 3]]
