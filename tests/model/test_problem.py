@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.model.problem import DTYPES, GemmProblem, types_of
+from hopper_gemm.model.problem import DTYPES, GemmProblem, shown, types_of
 
 TYPES = [
     ("bf16", ("bf16", "bf16"), 2),
@@ -48,3 +48,8 @@ def test_nonsense_is_refused_with_what_was_expected_and_what_came(arguments, mes
     with pytest.raises(ValueError) as caught:
         GemmProblem(**arguments)
     assert message in str(caught.value)
+
+
+def test_a_value_is_shown_in_one_line_of_sixty_characters_at_most():
+    assert shown("a\n b") == r"'a\n b'"
+    assert (len(shown("x" * 58)), len(shown("x" * 59)), len(shown([1] * 99))) == (60, 60, 60)

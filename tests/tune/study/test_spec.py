@@ -368,6 +368,7 @@ def test_a_byte_that_is_no_text_is_told_with_its_place(tmp_path):
         ({"config": "auto", "space": {"tile_m": 128}}, "compare: space: has no meaning beside config; leave it out"),
         ({"config": "auto", "regimes": ["burst", "steady"]}, "compare: regimes: must be a single one beside config"),
         ({"menu": {"drawn": -1}}, "compare: menu.drawn: Input should be greater than or equal to 0"),
+        ({"menu": {"drawn": 10**6 + 1}}, "compare: menu.drawn: Input should be less than or equal to 1000000"),
         ({"menu": {}, "processes": 2}, "compare: processes: has no meaning beside menu"),
         ({"space": {}, "against": ["quack"]}, "compare: against: is a key of a comparison"),
         ({}, "compare: space is missing"),

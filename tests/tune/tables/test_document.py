@@ -112,6 +112,19 @@ def test_no_point_of_a_roofline_lies_above_its_ceiling(tmp_path):
 
 
 @pytest.mark.results
+def test_a_study_has_a_roofline_exactly_where_something_ran(tmp_path):
+    ran, failed = (write_study(tmp_path / name, *rows) for name, rows in (("a", SWEPT), ("b", SWEPT[2:])))
+    for folder, drawn in ((ran, True), (failed, False)):
+        study = read_study(folder)
+        assert ("Roofline" in [chart.title for chart in charts(study, records(study))]) == drawn
+
+
+def test_a_driver_and_a_cuda_that_nobody_noted_are_unknown(tmp_path):
+    gpu = {"name": "NVIDIA H200", "uuid": "GPU-1"}
+    study = read_study(write_study(tmp_path / "s", *SWEPT, gpu=gpu))
+    assert "unknown, unknown" in document(study)
+
+
 def test_the_seed_table_tells_what_its_two_parameters_are_worth():
     """It is no search: nothing of importance was noted while it ran."""
     study = read_study(ROOT / "results/h200/seed-table")
