@@ -651,3 +651,14 @@ def test_such_layers_are_batch_invariant_where_asked(products, batch_invariant):
     layer(tokens()).float().sum().backward()
     assert [made[-2] for made in products] == [batch_invariant] * 2
     assert isinstance(pickle.loads(pickle.dumps(layer)), HopperLinear)
+
+
+def test_such_layers_that_were_asked_for_nothing_follow_the_thread(products):
+    """Forward and, outside by then, backward."""
+    layer = torch.nn.Linear(64, 104, dtype=torch.bfloat16)
+    hopper_gemm.patch(layer, main_grad=True)
+    layer.weight.main_grad = torch.zeros(104, 64)
+    with hopper_gemm.batch_invariant():
+        output = layer(tokens())
+    output.float().sum().backward()
+    assert [made[-2] for made in products] == [True] * 2
