@@ -25,6 +25,7 @@ from hopper_gemm.model.menu import (
     binaries,
     choices,
     choose,
+    launches,
     menu,
     parts_for,
     promising,
@@ -146,6 +147,18 @@ def test_the_ranking_is_that_of_all_predictions(columns):
             found.setdefault(one.compiled(), one)
         assert choices(problem, 8) == list(found.values())[:8]
         assert choose(problem) == next(iter(found.values()))
+
+
+@pytest.mark.parametrize("sizes", [(16384, 16384, 16384), (8192, 8192, 28672), (16384, 8192, 8192)])
+def test_a_long_launch_is_paced(sizes):
+    """Of two kernels of equal predicted time the one whose CTAs stay together."""
+    assert choose(GemmProblem(*sizes)).pace > 0
+
+
+def test_single_ctas_walk_the_patch_of_sixteen_tiles_that_reads_the_fewest_panels():
+    fewest = min((1, 2, 4, 8, 16), key=lambda width: width + 16 / width)
+    single = [kernel for kernel in menu() if kernel.cluster_size == 1]
+    assert {way.swizzle for kernel in single for way in launches(kernel)} == {fewest}
 
 
 @pytest.mark.results
