@@ -25,10 +25,11 @@ from hopper_gemm.compiler.compile import Compiled
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage
+from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage, bare_code
 from hopper_gemm.lab.counters.waits import METER
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
 from tests.conftest import ROOT
@@ -147,6 +148,26 @@ def entry(tmp_path):
     store, kernel = KernelStore(tmp_path / "store"), KernelId.of(GemmConfig(), PROBLEM)
     store.put(kernel, b"a whole kernel", REPORT, b"a whole library")
     return store, kernel
+
+
+def test_code_without_comments_and_docstrings_is_the_same_lines():
+    source = '"""Doc."""\nx = 1  # why\n\n# alone\ndef f():\n    """Doc."""\n    return "# no comment"  # last\n'
+    assert bare_code(source) == 'x = 1\ndef f():\n    return "# no comment"'
+
+
+@pytest.mark.parametrize(("n", "scattered"), [(64, False), (63, True)])
+def test_a_kernel_scatters_c_where_tma_cannot_reach_it_or_where_that_is_asked(n, scattered):
+    problem = GemmProblem(64, n, 64)
+    assert KernelId.of(GemmConfig(), problem).scattered == scattered
+    for wanted in (False, True):
+        assert KernelId.of(GemmConfig(), problem, scattered=wanted).scattered == wanted
+
+
+def test_a_loaded_kernel_has_as_many_clusters_as_are_resident_on_all_ctas_of_an_sm(monkeypatch):
+    monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
+    for ctas in (1, 2):
+        config = resolve(GemmConfig(tile_m=64, tile_n=64, cluster_n=2, ctas_per_sm=ctas))
+        assert LoadedKernel.of(config, REPORT, None).clusters == 66 * ctas
 
 
 def test_an_entry_is_found_only_once_it_is_whole(tmp_path):

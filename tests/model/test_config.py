@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import LARGEST, LAUNCH_FIELDS, GemmConfig
 from hopper_gemm.model.kernel import resolve
 
@@ -78,3 +79,16 @@ def test_a_table_may_hold_a_fixed_value_of_the_study_and_no_other():
     with pytest.raises(ValueError) as caught:
         GemmConfig.of({"loads": "cp_async"})
     assert str(caught.value) == "loads must be 'tma' outside the design study but got 'cp_async'; leave it out"
+
+
+@pytest.mark.parametrize(
+    ("epi_n", "swap_ab", "swizzled"), [(64, False, True), (24, False, False), (64, True, True), (24, True, True)]
+)
+def test_a_chunk_is_swizzled_unless_its_rows_are_an_odd_number_of_pieces(epi_n, swap_ab, swizzled):
+    assert resolve(GemmConfig(tile_m=128, tile_n=192, epi_n=epi_n, swap_ab=swap_ab)).chunk_swizzled == swizzled
+
+
+@pytest.mark.parametrize(("consumers", "most"), [(1, 255), (2, 255), (3, 168)])
+def test_consumers_without_a_producer_keep_the_registers_that_the_compiler_gives(consumers, most):
+    kernel = resolve(LadderConfig(tile_m=192, tile_n=64, consumers=consumers, split="n", schedule="multistage"))
+    assert (kernel.registers.producer, kernel.registers.consumer, kernel.registers.moved) == (0, most, False)

@@ -8,10 +8,12 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
-from hopper_gemm.lab.ladder.ladder_gemm import STATES
+from hopper_gemm.lab.ladder.ladder_gemm import STATES as OWN
+from hopper_gemm.lab.ladder.library_ring import LibraryState
 from tests.protocols.ring_protocol import place
 
 COUNT = 60
+STATES = {**OWN, "library": LibraryState}
 
 
 @cute.jit
