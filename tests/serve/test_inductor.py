@@ -153,3 +153,18 @@ def test_without_such_an_interface_enabling_is_refused_in_one_line(monkeypatch):
     monkeypatch.delattr(config, "external_matmul", raising=False)
     with pytest.raises(RuntimeError, match=r"takes no external product; use torch 2\.9 or later"):
         inductor.enable()
+
+
+@pytest.mark.parametrize(
+    ("types", "device", "fits"),
+    [
+        ((torch.bfloat16, torch.bfloat16), "cuda", True),
+        ((torch.bfloat16, torch.float16), "cuda", False),
+        ((torch.float32, torch.float32), "cuda", False),
+        ((torch.bfloat16, torch.bfloat16), "cpu", False),
+    ],
+)
+def test_the_kernel_is_offered_for_two_matrices_of_one_type_on_a_hopper_gpu(monkeypatch, types, device, fits):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda of: (9, 0))
+    a, b = (SimpleNamespace(dtype=dtype, device=torch.device(device)) for dtype in types)
+    assert products.able(a, b) == fits
