@@ -139,13 +139,14 @@ def test_an_operator_refuses_arguments_that_need_other_machine_code():
 
 
 @pytest.mark.compile
-def test_compiling_without_a_gpu_fills_the_store(monkeypatch, tmp_path):
+@pytest.mark.timeout(600)
+@each("name", CARRIED)
+def test_compiling_without_a_gpu_fills_the_store(name, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (first, *_), args = found(finished(BIASED)), finished(BIASED)
-    artifact = first.compile(args, target_sm="90a")
-    problem, finish = provider.problem_of(args)
+    args = CARRIED[name]()
+    (first, *_), (problem, finish) = found(args), provider.problem_of(args)
+    assert first.compile(args, target_sm="90a").operator_obj is first
     report = KernelStore(default_store()).report(KernelId.of(first.metadata.design.config, problem, "", finish, False))
-    assert artifact.operator_obj is first
     assert report.wgmma > 0
 
 
