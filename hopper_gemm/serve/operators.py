@@ -85,11 +85,12 @@ def steps_of(args: Any) -> dict[str, Any]:
     metas = {meta.name: meta for meta in graph.node_metas_topological_order()}
     if [name for name, meta in metas.items() if meta.op == "store"] != ["D"] or args.epilogue.transports:
         raise ValueError("an epilogue must return D alone and name no transports")
-    (node,), last = graph.get_all_inputs("D"), args.A.dtype if args.A.dtype.width > 8 else cutlass.BFloat16
+    wide = cutlass.Float16 if args.out.dtype == cutlass.Float16 else cutlass.BFloat16
+    (node,), of_bias = graph.get_all_inputs("D"), args.A.dtype if args.A.dtype.width > 8 else wide
     for step, function, strides, dtype in (  # from the output back; strides of (batch, m, n)
         ("residual", "Plus", (True, True), args.out.dtype),
         ("activation", "", (), None),
-        ("bias", "Plus", (False, True), last),
+        ("bias", "Plus", (False, True), of_bias),
         ("scale", "Multiplies", (False, False), None),
     ):
         called, sources = getattr(getattr(metas[node], "fn", None), "name", ""), graph.get_all_inputs(node)
@@ -99,10 +100,11 @@ def steps_of(args: Any) -> dict[str, Any]:
             if name in tensors and tuple(map(bool, metas[name].tensor.stride[-2:])) == strides:
                 steps[step], node, given = name, before, tensors[name]
                 fits = isinstance(given, float | int) if dtype is None else given.dtype == dtype
-                if not fits or (dtype and (given.stride[-1] != 1 or given.data_ptr % 16)):
-                    raise ValueError(
-                        f"{step} must be {dtype or 'a number'}, contiguous along n, at a multiple of 16 bytes"
-                    )
+                if fits and dtype is not None:
+                    pitches = [apart * dtype.width // 8 for apart in given.stride[:-1]]
+                    fits = given.stride[-1] == 1 and not any(size % 16 for size in (given.data_ptr, *pitches))
+                if not fits:
+                    raise ValueError(f"{step} must be {dtype or 'a number'}, with rows from multiples of 16 bytes on")
                 break
     if node != "accum" or tensors["D"].data_ptr != args.out.data_ptr:
         raise ValueError("an epilogue must be D = activation(accum * alpha + bias) + C, and D be out")
@@ -143,9 +145,8 @@ def problem_of(args: Any) -> tuple[GemmProblem, Epilogue | None]:
         raise ValueError(f"A, B and out must be of {', '.join(TYPES.values())}, A as B, with sums of fp32")
     layouts = ("k" if along[0] == (0, 1) else "m") + ("k" if along[1] == (1, 0) else "n")
     dtype, scales = f"{operand}" if operand == out else f"{operand}_{out}", scales_of(args)
-    finish = Epilogue(
-        **{step: given if step == "activation" else True for step, given in steps_of(args).items()}, scales=scales
-    )
+    steps: dict[str, Any] = {step: step != "activation" or name for step, name in steps_of(args).items()}
+    finish = Epilogue(**steps, scales=scales)
     problem: GemmProblem
     if axis is not None:
         if layouts[0] != "k" if axis == "m" else layouts != "mn":

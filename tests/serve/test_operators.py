@@ -51,7 +51,7 @@ def finished(function, **extra):
     a, b, out = operands()
     has = {"alpha": 0.5, "bias": torch.randn(N).bfloat16(), "C": torch.randn(M, N).bfloat16()}
     named = {name: tensor for name, tensor in has.items() if name in function.partition(")")[0]}
-    epilogue = library.EpilogueArguments(function, D=out, **named, **extra)
+    epilogue = library.EpilogueArguments(function, D=out, **named | extra)
     return library.GemmArguments(a, b, out, torch.float32, epilogue=epilogue)
 
 
@@ -92,6 +92,11 @@ CARRIED = {
 REFUSED = {
     "tanh": (lambda: finished(BY_TANH), "activation(accum * alpha + bias) + C"),
     "two outputs": (lambda: finished(TWICE, F=torch.zeros(M, N).bfloat16()), "return D alone"),
+    "a residual off 16 bytes": (
+        lambda: finished(ADDED, C=torch.randn(M, N + 4).bfloat16()[:, :N]),
+        "residual must be BFloat16, with rows",
+    ),
+    "a bias of fp32": (lambda: finished(BIASED, bias=torch.randn(N)), "bias must be BFloat16"),
     "FP8 without scales": (lambda: dense(dtype=torch.float8_e4m3fn), "scale for each row"),
     "FP8 by blocks": (lambda: scaled((1, 1, 128 // 4)), "scale for each row"),
     "groups along n": (lambda: groups("n"), "along m or k"),
