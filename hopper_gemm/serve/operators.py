@@ -23,14 +23,7 @@ from typing import Any
 import cutlass
 import cutlass.operators as library
 import torch
-from cutlass.operators.metadata import (
-    BLASDesignMetadata,
-    DenseTensorConstraints,
-    EpilogueMetadata,
-    GemmOperandsMetadata,
-    IndexPtrGroupedGemmOperandsMetadata,
-    ScaledOperandConstraints,
-)
+from cutlass.operators import metadata as schema
 from cutlass.operators.utils.tensor import normalized_major_stride
 
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
@@ -65,7 +58,7 @@ class HopperProvider(library.Provider):
 
 
 @dataclass(kw_only=True)
-class HopperDesign(BLASDesignMetadata):
+class HopperDesign(schema.BLASDesignMetadata):
     """What shapes an operator's machine code: config, finish, and what groups are (``dense`` without any)."""
 
     config: Kernel
@@ -167,10 +160,10 @@ def problem_of(args: Any) -> tuple[GemmProblem, Epilogue | None]:
 def constraints(side: Any) -> Any:
     """What an operand must be to be read as a given one is: of its type, along its axis."""
     if isinstance(side, library.ScaledOperand):
-        scale = DenseTensorConstraints(cutlass.Float32, None, 1, 4)
-        return ScaledOperandConstraints(constraints(side.quantized), scale, side.mode, side.swizzle)
+        scale = schema.DenseTensorConstraints(cutlass.Float32, None, 1, 4)
+        return schema.ScaledOperandConstraints(constraints(side.quantized), scale, side.mode, side.swizzle)
     along = normalized_major_stride(side.shape[-2:], side.stride[-2:])
-    return DenseTensorConstraints(side.dtype, (0, *along), 128 // side.dtype.width)
+    return schema.DenseTensorConstraints(side.dtype, (0, *along), 128 // side.dtype.width)
 
 
 class HopperLaunch:
@@ -235,11 +228,11 @@ class HopperLaunch:
         except (AttributeError, ValueError):  # without arguments there is no problem to choose a config for
             return []
         sides, made = [constraints(side) for side in (args.A, args.B, args.out)], []
-        operands: Any = GemmOperandsMetadata(*sides, cutlass.Float32)
+        operands: Any = schema.GemmOperandsMetadata(*sides, cutlass.Float32)
         if hasattr(args, "offsets_along"):
-            ends = DenseTensorConstraints(cutlass.Int32, (1,), 1, 4)
-            operands = IndexPtrGroupedGemmOperandsMetadata(*sides, ends, args.offsets_along, cutlass.Float32)
-        epilogue = None if epilogue_args is None else EpilogueMetadata.from_args(epilogue_args)
+            ends = schema.DenseTensorConstraints(cutlass.Int32, (1,), 1, 4)
+            operands = schema.IndexPtrGroupedGemmOperandsMetadata(*sides, ends, args.offsets_along, cutlass.Float32)
+        epilogue = None if epilogue_args is None else schema.EpilogueMetadata.from_args(epilogue_args)
         configs = [pick_for(problem, 0, finish).config, *choices(problem, CANDIDATES, (), chip_of(), finish)]
         for config in list(dict.fromkeys(configs))[:CANDIDATES]:
             turn = -1 if config.swap_ab else 1  # tile and cluster as of C

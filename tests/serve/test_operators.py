@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config
+from hopper_gemm.serve.reference import activated
 from tests.each import each
 
 library = pytest.importorskip("cutlass.operators", reason="make operators brings CUTLASS Operators")
@@ -73,7 +75,7 @@ def groups(axis):
         sides = torch.randn(64, M).bfloat16().t(), torch.randn(64, N).bfloat16(), torch.zeros(GROUPS, M, N).bfloat16()
     else:
         sides = torch.randn(GROUPS, M, K).bfloat16(), torch.randn(64, K).bfloat16().t(), torch.zeros(M, 64).bfloat16()
-    return library.IndexPtrGroupedGemmArguments(*sides, torch.float32, ENDS, axis)
+    return library.IndexPtrGroupedGemmArguments(*sides, torch.float32, ENDS.to(sides[0].device), axis)
 
 
 CARRIED = {
@@ -155,13 +157,12 @@ def test_compiling_without_a_gpu_fills_the_store(name, monkeypatch, tmp_path):
     assert report.wgmma > 0
 
 
-def multiplied(a, b, out, bias=None, residual=None, scale=None, *, ends=None, scales=None):
+def multiplied(a, b, out, bias=None, residual=None, scale=None, *, ends=None, scales=None, activation=None):
     """What a kernel does with its arguments, as hopper_gemm.compiler.abi declares them."""
     if ends is None:
         product = a.float() @ b.mT.float() * (1.0 if scale is None else scale)
         product = product if scales is None else product * scales[0][:, None] * scales[1]
-        product = product if bias is None else product + bias.float()
-        multiplied.before = product
+        product = activated(product if bias is None else product + bias.float(), activation or None)
         out.copy_(product if residual is None else product + residual.float())
         return
     start = 0
@@ -173,47 +174,37 @@ def multiplied(a, b, out, bias=None, residual=None, scale=None, *, ends=None, sc
         start = end
 
 
-def stand_in(monkeypatch):
-    """Let the kernel above multiply, on a device that is there."""
-    monkeypatch.setattr(provider, "kernel_for", lambda *given: multiplied)
-    for name in ("device", "stream"):
-        monkeypatch.setattr(torch.cuda, name, lambda which: nullcontext())
+def expected(args):
+    """The product of arguments in fp32, and what follows it, by torch."""
+    a, b = (side.tensor.runtime_tensor.float() for side in (args.A, args.B))
+    if hasattr(args, "offsets_along"):
+        ends = args.offsets.tensor.runtime_tensor.tolist()
+        spans = list(enumerate(zip([0, *ends[:-1]], ends, strict=True)))
+        if b.dim() == 3:
+            return torch.cat([a[start:end] @ b[group] for group, (start, end) in spans])
+        return torch.stack([a[:, start:end] @ b[start:end] for _, (start, end) in spans])
+    product = a @ b
+    if isinstance(args.A, library.ScaledOperand):
+        scale_a, scale_b = (side.scale.tensor.runtime_tensor for side in (args.A, args.B))
+        return product * scale_a * scale_b
+    if args.epilogue is None:
+        return product
+    given = {name: getattr(of, "runtime_tensor", of) for name, of in args.epilogue.tensors.items()}
+    product = product * given.get("alpha", 1.0) + given.get("bias", torch.zeros(())).to(product)
+    functions = {"whole": torch.nn.functional.gelu, "biased": torch.relu, "added": lambda z: z}
+    finish = functions[args.epilogue.epilogue_fn.split("(")[0].removeprefix("def ")]
+    return finish(product) + given.get("C", torch.zeros(())).to(product)
 
 
-@each("name", [name for name in CARRIED if name not in ("whole epilogue", "bias and relu")])
+@each("name", CARRIED)
 def test_a_run_hands_the_operands_to_the_kernel_as_it_reads_them(name, monkeypatch):
     """The kernel is a stand-in that multiplies on a CPU; its result is that of torch."""
-    stand_in(monkeypatch)
     args = CARRIED[name]()
     (first, *_) = found(args)
+    activation = first.metadata.design.finish and first.metadata.design.finish.activation
+    monkeypatch.setattr(provider, "kernel_for", lambda *given: partial(multiplied, activation=activation))
+    for function in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, function, lambda which: nullcontext())
     first.run(args, library.CompiledArtifact(None, first, provider.TARGET))
-    a, b, out = (side.tensor.runtime_tensor for side in (args.A, args.B, args.out))
-    if name == "groups of rows":
-        expected = torch.cat([a[s:e].float() @ b[g].float() for g, (s, e) in enumerate(spans())])
-    elif name == "groups along k":
-        expected = torch.stack([a[:, s:e].float() @ b[s:e].float() for s, e in spans()])
-    else:
-        expected = a.float() @ b.float()
-        if name == "FP8 by rows":
-            scale_a, scale_b = (side.scale.tensor.runtime_tensor for side in (args.A, args.B))
-            expected = expected * scale_a * scale_b
-        if name == "residual":
-            expected = expected + args.epilogue.tensors["C"].runtime_tensor.float()
-    torch.testing.assert_close(out.float(), expected.to(out.dtype).float())
-
-
-def spans():
-    """Where each group begins and ends."""
-    ends = ENDS.tolist()
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def test_a_run_hands_bias_and_scale_to_the_kernel(monkeypatch):
-    stand_in(monkeypatch)
-    args = finished(WHOLE)
-    (first, *_) = found(args)
-    first.run(args, library.CompiledArtifact(None, first, provider.TARGET))
-    tensors, (a, b) = args.epilogue.tensors, (side.tensor.runtime_tensor for side in (args.A, args.B))
-    expected = a.float() @ b.float() * 0.5 + tensors["bias"].runtime_tensor.float()
-    torch.testing.assert_close(multiplied.before, expected)
-    assert first.metadata.design.finish == provider.Epilogue(True, True, "gelu", True)
+    out = args.out.tensor.runtime_tensor
+    torch.testing.assert_close(out.float(), expected(args).to(out.dtype).float())
