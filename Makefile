@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test dsl-range lint types notebooks pages data chapters reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test release dsl-range operators vllm lint types notebooks pages data chapters reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -35,9 +35,10 @@ verify-cpu: $(VENV)/.ready
 	$(BIN)/python -m tests.tune.run.verify
 	$(BIN)/python -m tests.verify --cpu --report docs/verification.md
 
-# Build the wheel with the machine code of the menu's kernels, into dist.
+# Build the wheel with machine code, into dist: of PARTS of the menu, by default bf16-kk.
 wheel: $(VENV)/.ready
-	$(BIN)/python .ci/machine-code
+	rm -f dist/*.whl
+	$(BIN)/python .ci/machine-code $(PARTS)
 	$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
 
 # Build the wheel and use it in clean environments, with pip and with uv, on each Python that starts here.
@@ -47,6 +48,24 @@ wheel-test:
 # Compile with both ends of the ranges of the DSL and of TVM-FFI, in new environments: a minute.
 dsl-range:
 	$(PYTHON) .ci/dsl-range
+
+# The provider of CUTLASS Operators beside that package, whose files go to build/operators; needs no GPU.
+operators: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/operators -c constraints.txt nvidia-cutlass-operators
+	PYTHONPATH=build/operators:. $(BIN)/pytest tests/serve/test_operators.py
+
+# The plug-in of vLLM in a running engine on a CPU, in an environment of its own, build/vllm: some minutes and 4 GB.
+vllm:
+	$(PYTHON) examples/vllm-plugin/check.py build/vllm
+
+# The release: every check, the wheel with the machine code of the whole menu (some minutes of all cores), its size held to
+# 30 MB, and that wheel used on each Python that starts here; the table names those that are untested.
+release: CHECKS := test dsl-range
+release: PARTS := menu
+release:
+	$(MAKE) $(CHECKS)
+	$(MAKE) wheel PARTS="$(PARTS)"
+	$(PYTHON) .ci/wheel dist/*.whl
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
