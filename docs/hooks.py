@@ -25,7 +25,7 @@ FIGURE = re.compile(r"^!\[[^\]]*\]\(([^)]+)\)$", re.MULTILINE)
 TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".yml": "yaml", "": "text"}
 """Suffixes of files that are shown as code, with the language."""
 
-FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "results/h100/")
+FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "results/h200/", "results/h100/")
 FOLLOWED += ("results/archive/h200/README.md",)
 """Pages outside of docs/ whose own links are followed too."""
 
