@@ -315,8 +315,8 @@ def formatted(source: str) -> str:
 def pictures(folder: Path) -> None:
     """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``, and the patches of chapter 4."""
     told = (
-        "One CTA of an NVIDIA H200, by its own clock. Blue: math; faint blue: math that is queued; green: a load; faint "
-        "grey: a wait; grey: loads are issued; orange: the tile is stored. Numbers are stages."
+        "One CTA of an NVIDIA H200, by its own clock. Blue: math; faint blue: math that is queued; green: a load; "
+        "faint grey: a wait; grey: loads are issued; orange: the tile is stored. Numbers are stages."
     )
     for chapter in CHAPTERS:
         if chapter.windows:
