@@ -178,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--list", action="store_true", help="only list, also on a GPU")
     asked.add_argument("--readme", action="store_true", help="only what README says")
     given = asked.parse_args(arguments)
+    print("Reading recorded rows ...", file=sys.stderr, flush=True)
     found = [claim for claim in claims() if claim.page == README or not given.readme]
     missing = [claim for claim in found if not claim.current]
     print(f"{listing(found)}\n{len(missing)} of {len(found)} claims are not wholly of this version's machine code.")
