@@ -85,7 +85,7 @@ def ways(examples: Path | None = None) -> str:
         *(
             (
                 f"FP8, {RECIPES[recipe]} ({gpu_of('fp8')})",
-                f"`scaled_mm`{': **not yet**' * (text < '1')}",
+                f"`scaled_mm`{': **behind**' * (text < '1')}",
                 text,
                 "torch's scaled_mm",
                 picks.format("fp8"),
