@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 REPORTS := seed-table ladder suite suite-chained short drawn map
 
-.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test release dsl-range operators vllm lint types notebooks pages data chapters reports docs clean
+.PHONY: sweep test test-results test-gpu verify verify-cpu wheel wheel-test release dsl-range operators vllm lint types notebooks pages headline data chapters reports docs clean
 
 # The main job: the seed sweep, on a Hopper GPU if there is one, otherwise replayed from the recorded measurements.
 sweep: $(VENV)/.ready
@@ -78,6 +78,11 @@ types: $(VENV)/.ready
 # changed, the kernels behind marked figures are compiled first, for minutes; no GPU is needed.
 pages: $(VENV)/.ready
 	$(BIN)/python -m docs.generate
+
+# List what README and the pages claim, whose machine code was measured, and the command that measures it; on a Hopper GPU
+# run the commands of what is not of this version, and go on where the last run stopped. ARGS=--list only lists.
+headline: $(VENV)/.ready
+	$(BIN)/python -m docs.generate.headline $(ARGS)
 
 # Every recorded row as one Parquet file: build/rows.parquet. Needs pyarrow.
 data: $(VENV)/.ready

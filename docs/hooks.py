@@ -21,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 DOCS, COPIES, REPORTS = "docs", "repository", "reports"
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<after>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+FIGURE = re.compile(r"^!\[[^\]]*\]\(([^)]+)\)$", re.MULTILINE)
 TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".yml": "yaml", "": "text"}
 """Suffixes of files that are shown as code, with the language."""
 
-FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/h200/", "results/h100/")
+FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "results/h200/", "results/h100/")
 FOLLOWED += ("results/archive/h200/README.md",)
 """Pages outside of docs/ whose own links are followed too."""
 
@@ -62,7 +63,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Point the links of a page to the copies; those within docs/ stay."""
+    """Point the links of a page to the copies; those within docs/ stay. A figure becomes a link to its file, which a
+    phone can magnify."""
     origin = origin_of(page.file.src_uri)
     if origin is None:
         return markdown
@@ -90,7 +92,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
     listed = "\n".join(f"| [{study}]({REPORTS}/{study}.html) | {asked(study)} |" for study in STUDIES)
     table = f"| study | question | regime and context |\n| --- | --- | --- |\n{listed}"
-    parts = CODE.split(unbroken(markdown.replace("<!-- reports -->", table)))
+    parts = CODE.split(unbroken(FIGURE.sub(r"[\g<0>](\1)", markdown.replace("<!-- reports -->", table))))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
 
 

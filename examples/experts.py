@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import progress
 import torch
 from side_by_side import UNCOMPARED, Row, hopper, milliseconds, show
 from torch.nn import functional
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
                 taken = milliseconds({name: way[part] for name, way in ways.items()}, device)
                 row |= {"torch ms": taken["torch"], "ours": taken["torch"] / taken["ours"]}
             rows.append(row)
+        progress.step(f"{count} tokens")
     over = "over torch" if hopper() else UNCOMPARED
     show(
         f"{sizes.experts} experts of {sizes.hidden} x {sizes.inner}, {sizes.chosen} a token, on {device}, {over}",

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import progress
 import torch
 from decoder import QWEN_2_5_1_5B, TINY, Cache, Decoder, DecoderConfig
 from side_by_side import UNCOMPARED, Row, captured, hopper, milliseconds, show
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         rows.append(row)
         told = str(done)
         done.undo()
+        progress.step(phase)
     print(told)
     show(f"Logits and time on {device}, {'CUDA graphs' if hopper() else UNCOMPARED}", rows, given.out)
     return rows

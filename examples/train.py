@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import progress
 import torch
 from decoder import TINY, Decoder, DecoderConfig
 from side_by_side import UNCOMPARED, Row, hopper, milliseconds, show
@@ -48,9 +49,10 @@ def stepper(model: Decoder, batches: torch.Tensor, device: str) -> Callable[[int
 def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--tiny", action="store_true", help="a small model, on the CPU where there is no GPU")
-    asked.add_argument("--steps", type=int, default=200)
+    asked.add_argument("--steps", type=int, help="of the training; 200, or 20 with --tiny")
     asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
+    given.steps = given.steps or (20 if given.tiny else 200)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = DecoderConfig.of({**vars(TINY), "vocab_size": 256}) if given.tiny else SMALL
     batch, length = (4, 32) if given.tiny else (16, 512)
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         losses = {name: step(number) for name, step in steps.items()}
         if number % max(1, given.steps // 10) == 0 or number == given.steps - 1:
             rows.append({"step": number, **losses, "difference": losses["ours"] - losses["torch"]})
+            progress.step(f"step {number} of {given.steps}")
     show("Loss, nats a byte", rows, given.out)
     if not hopper():
         print(f"\n{UNCOMPARED}")

@@ -34,6 +34,9 @@ PROBLEM = GemmProblem(8192, 8192, 8192)
 WIDE = 6000
 """Clocks that a timeline shows."""
 
+INCHES = 6
+"""Width of a figure: at most 1.6 times that of a phone, so that its text can be read there."""
+
 SHOWN = ("tile", "stages", "stagger", "schedule", "cluster", "raster", "swizzle", "serpentine", "peek", "persistent")
 """Parameters at the head of a diff."""
 
@@ -312,20 +315,20 @@ def formatted(source: str) -> str:
 def pictures(folder: Path) -> None:
     """Draw the timeline of each chapter whose kernels were traced, as ``PAGE.svg``, and the patches of chapter 4."""
     told = (
-        "One CTA of an NVIDIA H200, by its own clock. Blue: math; pale blue: math that is queued; green: a load; light "
-        "grey: a wait; dark grey: loads are issued; orange: the tile is stored. Numbers are stages."
+        "One CTA of an NVIDIA H200, by its own clock. Blue: math; faint blue: math that is queued; green: a load; "
+        "faint grey: a wait; grey: loads are issued; orange: the tile is stored. Numbers are stages."
     )
     for chapter in CHAPTERS:
         if chapter.windows:
             save(timelines(chapter.windows), folder / f"{chapter.page}.svg", told)
-    save(patches(), folder / "4-order.svg", "Tiles of the first wave at 8192^3 (dark), and the panels that they read.")
+    save(patches(), folder / "4-order.svg", "Tiles of the first wave at 8192^3, and (faint) the panels that they read.")
 
 
 @plt.rc_context(STYLE)
 def timelines(windows: Sequence[Window]) -> Figure:
     """Timelines, one below the other, each :data:`WIDE` clocks."""
     lanes = [1 + one.found[0]["config"]["stages"] + one.found[0]["config"]["consumers"] for one in windows]
-    size = (8, 0.27 * sum(lanes) + 0.6 * len(windows) + 0.5)
+    size = (INCHES, 0.27 * sum(lanes) + 0.6 * len(windows) + 0.5)
     figure, axes = plt.subplots(len(windows), 1, figsize=size, height_ratios=lanes, layout="constrained", squeeze=False)
     for axis, window in zip(axes.flat, windows, strict=True):
         rung, found = window.found
@@ -343,7 +346,7 @@ def timelines(windows: Sequence[Window]) -> Figure:
 @plt.rc_context(STYLE)
 def patches() -> Figure:
     """The first wave of 64 x 64 tiles by the width of the group."""
-    figure, axes = plt.subplots(1, len(WIDTHS), figsize=(8, 2.7), layout="constrained")
+    figure, axes = plt.subplots(1, len(WIDTHS), figsize=(INCHES, 2.1), layout="constrained")
     for axis, width in zip(axes, WIDTHS, strict=True):
         order = tile_order(64, 64, "m", width, serpentine=False, most=hopper.SM_COUNT)
         patch(axis, order, (64, 64), hopper.SM_COUNT)

@@ -211,7 +211,7 @@ def suite_on_h100s() -> str:
         us = (f"{of['cublas']['time_us']:.1f}" for of in cells_of_boards)
         lines.append((problem, *us, *(f"{ratio:.3f}x" for ratio in ratios)))
     means_of = (f"{geometric_mean(column):.3f}x" for column in zip(*columns, strict=True))
-    kinds = "over torch.mm", "over cuBLASLt's heuristics"
+    kinds = "over torch.mm", "over cuBLASLt"
     names = *(f"us, board {n}" for n in (1, 2)), *(f"{kind}, board {n}" for n in (1, 2) for kind in kinds)
     header = ("problem", *names, "the model's choice, over torch.mm")
     return markdown(header, [*lines, ("geometric mean", "", "", *means_of)])

@@ -246,6 +246,10 @@ LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channel
 COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
 """Titles of the tables of a decoder layer: few sizes tuned; all picked."""
 
+MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
+EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
+"""Titles of the tables of a model, a step of training, a layer of experts."""
+
 
 def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
     """Sentence on layers in one launch and on patched models, each as the least and the greatest of its speedups."""
@@ -259,7 +263,7 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
     layers_timed = (tables[title]["rows"] for title in LAYER)
     timed = [row for rows in layers_timed for row in rows]
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
-    model = {row["phase"]: row["speedup"] for row in tables["Logits and time on cuda, CUDA graphs"]["rows"]}
+    model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
     compiled = [row for title in COMPILED for row in tables[title]["rows"]]
     beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))

@@ -34,11 +34,16 @@ CAPPED = "8192x8192x8192"
 
 def reproduction() -> str:
     """Return the table of claims: command, minutes of timing, problems and tolerance of their geometric mean."""
+    lines = claims_of_readme()
+    merged = [(claim, f"`{command}`", f"{minutes} min; {tolerance}") for claim, command, minutes, tolerance in lines]
+    return markdown(("claim", "command", "timing alone; tolerance of the mean"), merged)
+
+
+def claims_of_readme() -> list[tuple[str, ...]]:
+    """Return the lines of README's table: what, command, minutes of timing, tolerance of the geometric mean."""
     lines = [_compared(*claim) for claim in COMPARED]
     lines.insert(3, _invariant())
-    lines += [_held_out(), _at_the_cap()]
-    merged = [(claim, command, f"{minutes} min; {tolerance}") for claim, command, minutes, tolerance in lines]
-    return markdown(("claim", "command", "timing alone; tolerance of the mean"), merged)
+    return [*lines, _held_out(), _at_the_cap()]
 
 
 def _compared(what: str, names: Sequence[str], command: str) -> tuple[str, ...]:
@@ -47,7 +52,7 @@ def _compared(what: str, names: Sequence[str], command: str) -> tuple[str, ...]:
     processes = max(looks[0] for record in records if (looks := record["looks"]))
     own = [row for row in first.rows if row.process < processes]
     halves = [(record["baseline_us"], (*record["looks"],) * len(names), (processes,)) for record in records]
-    return what, f"`{command} --processes {processes}`", _minutes(_seconds(first, own)), _tolerance(halves)
+    return what, f"{command} --processes {processes}", _minutes(_seconds(first, own)), _tolerance(halves)
 
 
 def _invariant() -> tuple[str, ...]:
@@ -62,7 +67,7 @@ def _invariant() -> tuple[str, ...]:
     )
     rounds = max(len(row["us"]["ours"]) for row in rows)
     halves = [(min(row["us"]["torch"]), (1,) * boards[problem], (1,)) for problem, row in newest.items()]
-    command = f"`python -m benchmarks.invariant --rounds {rounds} --out FILE`"
+    command = f"python -m benchmarks.invariant --rounds {rounds} --out FILE"
     return "the same, batch-invariant", command, _minutes(seconds), _tolerance(halves)
 
 
@@ -70,7 +75,7 @@ def _held_out() -> tuple[str, ...]:
     study = recorded("map-held-out")
     found = mapped(study.stage("map"))
     halves = [(problem.torch_us, (1,), (1,)) for problem in found]
-    command = "`hopper-gemm map --held-out --drawn 0`"
+    command = "hopper-gemm map --held-out --drawn 0"
     return f"{len(found)} untuned problems", command, _minutes(_seconds(study, study.rows)), _tolerance(halves)
 
 
@@ -87,7 +92,7 @@ def _at_the_cap() -> tuple[str, ...]:
                 and row.point.regime == "steady"
             ):
                 best[row.board] = max(best.get(row.board, 0.0), row.figures["speedup"])
-    command = f"`hopper-gemm compare {CAPPED.replace('x', ' ')} --regime steady --against cublas`"
+    command = f"hopper-gemm compare {CAPPED.replace('x', ' ')} --regime steady --against cublas"
     seen = f"not estimated; best of {len(best)} boards {min(best.values()):.3f}x to {max(best.values()):.3f}x"
     return f"{CAPPED} at the power cap", command, _minutes(_seconds(study, rows)), seen
 

@@ -8,11 +8,14 @@ import pandas as pd
 
 from docs.generate.measurements import measurement
 from docs.generate.pages.comparisons import figure
-from docs.generate.pages.prices import COMPILED, LAYER, example_tables
+from docs.generate.pages.prices import COMPILED, EXPERTS, LAYER, MODEL, STEP, example_tables
 from hopper_gemm.tune.tables.pivot import markdown
 
 RECIPES = {"tensor": "one scale", "row:128": "a scale a row, promoted", "blocks": "blocks"}
 """Recipes of FP8 by their names in the rows."""
+
+LONG = 1024
+"""Tokens from which a compiled layer is ahead without CUDA graphs: below, our calls keep the host longer."""
 
 
 def picked_figures(name: str, column: str) -> dict[str, str]:
@@ -31,8 +34,9 @@ def ways(examples: Path | None = None) -> str:
     """A line for each kind of program: what to call, its figure, and the command that measures it."""
     tables = example_tables(examples)
 
-    def layer(titles: tuple[str, ...], name: str) -> str:
-        return figure(row[name] for title in titles for row in tables[title]["rows"])
+    def layer(titles: tuple[str, ...], name: str, least: int = 0) -> str:
+        rows = (row for title in titles for row in tables[title]["rows"])
+        return figure(row[name] for row in rows if row.get("tokens", 0) >= least)
 
     fp8, groups = picked_figures("fp8", "recipe"), picked_figures("groups", "kind")
     example = "`python examples/llama_layer.py`"
@@ -41,12 +45,26 @@ def ways(examples: Path | None = None) -> str:
     lines = [
         ("eager model, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched eager"), "torch", example),
         ("eager model, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused eager"), "torch", example),
+        (
+            "a server: prefill, and decode of 64 sequences, in CUDA graphs",
+            "`hopper_gemm.patch(model)`",
+            layer((MODEL,), "speedup"),
+            "torch",
+            "`python examples/patched_model.py`",
+        ),
         ("CUDA graphs, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched graph"), "torch", example),
         ("CUDA graphs, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused graph"), "torch", example),
         (
-            "torch.compile",
+            "torch.compile in CUDA graphs",
             "`linear`, `swiglu`, and stay compiled",
             layer(COMPILED, "fused, compiled graph"),
+            "torch.compile",
+            compiled,
+        ),
+        (
+            f"torch.compile without graphs, from {LONG} tokens on",
+            "`linear`, `swiglu`, and stay compiled",
+            layer(COMPILED, "fused, compiled eager", LONG),
             "torch.compile",
             compiled,
         ),
@@ -57,8 +75,21 @@ def ways(examples: Path | None = None) -> str:
             "torch.compile",
             compiled,
         ),
+        (
+            "training, eager",
+            "`hopper_gemm.patch(model)`",
+            layer((STEP,), "speedup"),
+            "torch",
+            "`python examples/train.py`",
+        ),
         *(
-            (f"FP8, {RECIPES[recipe]} ({gpu_of('fp8')})", "`scaled_mm`", text, "torch's scaled_mm", picks.format("fp8"))
+            (
+                f"FP8, {RECIPES[recipe]} ({gpu_of('fp8')})",
+                f"`scaled_mm`{': **behind**' * (text < '1')}",
+                text,
+                "torch's scaled_mm",
+                picks.format("fp8"),
+            )
             for recipe, text in fp8.items()
         ),
         (
@@ -69,6 +100,13 @@ def ways(examples: Path | None = None) -> str:
             picks.format("groups"),
         ),
         ("their weights' gradients", "the same", groups["depth"], "torch's grouped_mm", picks.format("groups")),
+        (
+            "training of gated experts (H100s)",
+            "`grouped_swiglu`: **do not**",
+            figure(row["ours"] for row in tables[EXPERTS]["rows"] if "backward" in row["pass"]),
+            "torch",
+            "`python examples/experts.py`",
+        ),
         ("batches", "`bmm`", groups["batch"], "torch.bmm", picks.format("groups")),
     ]
     return markdown(("you have", "call", "speedup, mean and least", "over", "measured by"), lines)

@@ -1,0 +1,198 @@
+"""List what README and the site's pages claim to have measured, and measure anew what is not of today's machine code.
+
+For each claim ``make headline`` prints whose machine code was measured, as far as its rows say, and the command that
+measures it again; what README says comes first, and of that the figures of an earlier version. On a Hopper GPU it then
+runs the commands of all claims that are not wholly this version's, one after the other, into results/local/headline,
+and goes on where it stopped: a command that ended well is not run again until the kernel's sources change, and the
+others go on in their own files. Recorded rows and pages are left as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.generate.pages.comparisons import MARKED, ON_H100S, measured_kernels, todays_code
+from docs.generate.pages.reproduction import claims_of_readme
+from docs.generate.pages.sources import recorded
+from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN, mark
+from hopper_gemm.model.tuned import local_root, results_root
+from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
+from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.study.files import write_whole
+
+ROOT = Path(__file__).parents[2]
+README = "README.md"
+OF_README = (ON_H100S[0], "suite", "suite-chained", "invariant", "short", "map-held-out", "served")
+"""Rows behind the lines of README's table, in the order of :func:`claims_of_readme`."""
+
+LAYER, EXAMPLES = "python examples/llama_layer.py", "measurements/examples.jsonl"
+OTHERS = (
+    (README, "a layer of Llama-3-8B", EXAMPLES, f"{LAYER} --resume --out OUT"),
+    (README, "the same beside torch.compile", EXAMPLES, f"{LAYER} --compile --resume --out OUT"),
+    (README, "a patched model", EXAMPLES, "python examples/patched_model.py --out OUT"),
+    (README, "layers in one launch", "measurements/linear.jsonl", "python -m benchmarks.linear --compile --out OUT"),
+    ("docs/models.md", "a training", EXAMPLES, "python examples/train.py --out OUT"),
+    ("docs/models.md", "a layer of experts", EXAMPLES, "python examples/experts.py --out OUT"),
+    ("docs/models.md", "an invariant decode", EXAMPLES, "python examples/invariant_decode.py --out OUT"),
+    ("docs/models.md", "FP8", "measurements/fp8.csv", "python -m benchmarks.fp8 --out OUT"),
+    ("docs/models.md", "groups and batches", "measurements/groups.csv", "python -m benchmarks.groups --out OUT"),
+    ("docs/measuring.md", "the best configs", "h200/checks.jsonl", "hopper-gemm check"),
+    ("docs/measuring.md", "host time", "measurements/host-time.csv", "python -m benchmarks.host --out OUT"),
+    ("docs/menu.md", "a layer by picks", "measurements/layer-picked.jsonl", f"{LAYER} --picked --resume --out OUT"),
+    ("docs/menu.md", "the suite by picks", "suite-picks", "hopper-gemm map --shapes {} --drawn 0 --out OUT"),
+    ("docs/menu.md", "the whole menu", "menu", "hopper-gemm map --shapes {} --drawn 128 --out OUT"),
+    ("docs/suite.md", "random problems", "drawn", "hopper-gemm compare --shapes {} --against cublas --out OUT"),
+    ("docs/suite.md", "the map", "map", "hopper-gemm map --out OUT"),
+    (
+        "docs/suite.md",
+        "padded problems",
+        "ragged",
+        "python -m benchmarks.ragged sweeps/shapes/drawn.toml sweeps/shapes/ragged.toml --rounds 9 > OUT",
+    ),
+    (
+        "docs/learn/hopper.md",
+        "the chapters",
+        "measurements/chapters.jsonl",
+        "python -m docs.generate.chapters --out OUT",
+    ),
+    ("docs/verification.md", "verification", "verification", "python -m tests.verify"),
+)
+"""Other claims: page, what, rows, command; OUT is a path that each has for itself, {} the list of problems."""
+
+SHAPES = {"suite-picks": "suite", "menu": "menu", "drawn": "drawn"}
+"""Lists of problems in sweeps/shapes by the study that measured them."""
+
+SWEEPS = {"": "docs/study.md", "steady": "docs/steady.md", "neighbours": "docs/neighbours.md"}
+"""Folders of sweeps, with the page that says what their studies found."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something measured that a page says.
+
+    Args:
+        page, what: where it stands, and what it is of.
+        rows: study, or file below results, whose rows it is made from.
+        command: command that measures it again, with the path that it writes.
+        code: whose machine code was measured, in a few words.
+    """
+
+    page: str
+    what: str
+    rows: str
+    command: str
+    code: str
+
+    @property
+    def current(self) -> bool:
+        """Return True if all of it is of today's machine code."""
+        return self.code == CURRENT
+
+
+def claims() -> list[Claim]:
+    """Return every claim: README's first, then those of an earlier version, then what is not compared."""
+    readme = zip(claims_of_readme(), OF_README, strict=True)
+    listed = [
+        (README, what, rows, f"{command.replace(' --out FILE', '')} --out OUT") for (what, command, *_), rows in readme
+    ]
+    listed += [(*other[:3], other[3].format(f"sweeps/shapes/{SHAPES.get(other[2])}.toml")) for other in OTHERS]
+    for folder, page in SWEEPS.items():
+        for path in sorted((ROOT / "sweeps" / folder).glob("*.toml")):
+            name = path.relative_to(ROOT)
+            listed.append((page, path.stem, path.stem, f"hopper-gemm sweep {name} --out OUT"))
+    made = [
+        Claim(page, what, rows, command.replace("OUT", out_of(what)), code_of(rows))
+        for page, what, rows, command in listed
+    ]
+    order = (EARLIER, UNKNOWN, CURRENT)  # a mark of several kinds stands behind the first
+    rank = {code: 2 * at for at, code in enumerate(order)}
+    return sorted(made, key=lambda claim: (claim.page != README, rank.get(claim.code, 1)))
+
+
+def out_of(what: str) -> str:
+    """Return the path below the repository to which a claim's command writes."""
+    return str((local_root() / "headline" / re.sub(r"\W+", "-", what)).relative_to(results_root().parent))
+
+
+def code_of(rows: str) -> str:
+    """Return whose machine code was measured: by the digests of kernels, else by that of the kernel's sources."""
+    if rows in (*MARKED, "invariant", "ragged"):
+        return mark(list(todays_code().standings(measured_kernels(rows)).values()))
+    if (results_root() / rows).exists():
+        return UNKNOWN  # no row has a digest
+    return CURRENT if recorded(rows).provenance["kernel"] == kernel_digest() else UNKNOWN
+
+
+def listing(found: Iterable[Claim]) -> str:
+    """Return the claims as text, three lines each."""
+    return "\n".join(
+        f"{claim.page}: {claim.what}\n  {claim.code}; rows: {claim.rows}\n  {claim.command}" for claim in found
+    )
+
+
+def measure(
+    missing: Sequence[Claim], folder: Path, say: Callable[[str], None], run: Callable[[str], int]
+) -> list[Claim]:
+    """Run the commands of claims that did not end well before with today's sources; return those that failed.
+
+    Args:
+        missing: the claims.
+        folder: folder of what the commands write, and of the list of those that ended well.
+        say: called with a line for each claim.
+        run: runs a command and returns its exit status.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, failed = folder / "done.json", []
+    done = json.loads(path.read_text()) if path.is_file() else []
+    for number, claim in enumerate(missing, 1):
+        key = [kernel_digest(), claim.command]
+        if key in done:
+            say(f"{number} of {len(missing)} {claim.what}: measured before")
+            continue
+        say(f"{number} of {len(missing)} {claim.what}: {claim.command}")
+        if run(claim.command) == 0:
+            done.append(key)
+            write_whole(path, json.dumps(done))
+        else:
+            say(f"  failed: {claim.what}")
+            failed.append(claim)
+    return failed
+
+
+def run(command: str) -> int:
+    """Run a command in the repository's root, with the programs of this Python's environment first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(command, shell=True, cwd=ROOT, env={**os.environ, "PATH": path}, check=False).returncode
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--list", action="store_true", help="only list, also on a GPU")
+    asked.add_argument("--readme", action="store_true", help="only what README says")
+    given = asked.parse_args(arguments)
+    print("Reading recorded rows ...", file=sys.stderr, flush=True)
+    found = [claim for claim in claims() if claim.page == README or not given.readme]
+    missing = [claim for claim in found if not claim.current]
+    print(f"{listing(found)}\n{len(missing)} of {len(found)} claims are not wholly of this version's machine code.")
+    try:
+        gpu = find_hopper().name
+    except NoHopperError as error:
+        print(f"Nothing was measured: {error}")
+        return 0
+    if given.list:
+        return 0
+    print(f"Measuring them on an {gpu}:", flush=True)
+    failed = measure(missing, local_root() / "headline", print, run)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
