@@ -1,4 +1,4 @@
-"""Let samplers search the spaces that were recorded whole, thirty seeds each, with and without the model's first configs.
+"""Let samplers search the spaces that were recorded whole, with and without the model's first configs.
 
     python -m benchmarks.samplers [--samplers gp,TPESampler] [--seeds 30] [--out FILE]
 
@@ -69,8 +69,8 @@ def kernels(study: str) -> dict[str, np.ndarray]:
 
 
 def horizon(task: RecordedTask) -> int:
-    """Trials until random search is expected to have come 95 % of the way from the median config to the best, at least a
-    twentieth of the space and at most :data:`MOST`."""
+    """Trials until random search is expected to have come 95 % of the way from the median config to the best; at least
+    a twentieth of the space, at most :data:`MOST`."""
     regrets = task.best / np.nan_to_num(task.speedups, nan=1e-9) - 1
     close = random_search_regret(regrets, len(regrets)) <= (1 - CLOSED) * np.median(regrets)
     return min(MOST, len(regrets), max(int(close.argmax()) + 1, round(SHARE * len(regrets))))
