@@ -20,9 +20,22 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.samplers import STUDIES
 from docs.generate import todays_code as today
 from docs.generate.data import write_package
-from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
+from docs.generate.pages import (
+    certainty,
+    chapters,
+    claims,
+    comparisons,
+    depth,
+    portability,
+    prices,
+    rings,
+    samplers,
+    sources,
+    studies,
+)
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.means import over_problems
@@ -524,8 +537,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "early": studies.early,
     "interleaved": studies.interleaved,
     "ways-out": studies.ways_out,
-    "samplers": studies.samplers,
-    "samplers-menu": studies.samplers_of_menu,
+    **{f"samplers-{name}": partial(samplers.scores, name) for name in STUDIES},
+    "matmul-heuristics": samplers.heuristics,
+    "portability": portability.table,
+    "portability-furthest": portability.furthest,
+    "portability-reason": portability.reason,
+    "answer-portability": portability.answer,
+    "answer-invariance": comparisons.invariance_answer,
+    "answer-power": comparisons.power_answer,
     "scaling": studies.scaling,
     "rests": studies.rests,
     "launch-gap": studies.launch_gap,
@@ -545,7 +564,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "between": studies.between,
     "edge": studies.edge,
     "answer-map": studies.map_answer,
-    "answer-samplers": studies.samplers_answer,
+    "answer-samplers": samplers.answer,
     "map-h100-origin": studies.map_h100_origin,
     "shares-of-gpus": sources.shares_of_gpus,
     "suite-origin": comparisons.suite_origin,

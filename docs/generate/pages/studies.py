@@ -197,29 +197,6 @@ def ways_out() -> str:
     return page_table(table.rename(columns=names), "problem, tile")
 
 
-def samplers() -> str:
-    """Share of recorded simulations that found the best of the space after 5 % of it."""
-    runs = json.loads((recorded("space").path / "simulation.json").read_text())
-    shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
-    table = pd.DataFrame(
-        [(one["problem"], shown[one["sampler"]], one["found"]) for one in runs if one["sampler"] in shown]
-    )
-    found = table.pivot_table(index=0, columns=1, values=2)[list(shown.values())]
-    return page_table(found.map(lambda one: f"{one:.0%}"), "space")
-
-
-def samplers_of_menu() -> str:
-    """Scores of simulated searches of the whole menu, on ten held-out problems: their mean and least, and how often a
-    run was within 1 % of the best after a twentieth of the menu."""
-    table = pd.DataFrame(json.loads((recorded("menu").path / "simulation.json").read_text()))
-    models = table["sampler"].map(lambda name: name.removesuffix("-blind") + "+model" * (name in ("gp", "tpe")))
-    shown = table.assign(sampler=models).groupby("sampler").agg({"score": ["mean", "min"], "found": "mean"})
-    shown.columns = ["score", "least of ten", "found in 5%"]
-    shown = shown.sort_values("score", ascending=False)
-    text = shown[["score", "least of ten"]].map("{:.2f}".format).assign(found=shown["found in 5%"].map("{:.0%}".format))
-    return page_table(text.rename(columns={"found": "found in 5%"}), "sampler")
-
-
 def measured(name: str) -> pd.DataFrame:
     """A table that no sweep made."""
     return pd.read_csv(results_root() / "measurements" / f"{name}.csv")
@@ -299,23 +276,6 @@ def map_h100_origin() -> str:
     return wrapped(
         "Problems of the map that no H200 had measured and that are not held out, in two runs, each picked by the "
         f"model of then {rows}, {where}:"
-    )
-
-
-def samplers_answer() -> str:
-    """How often simulated searches found the best after a twentieth of the space, or of the menu, in a sentence."""
-    space, menu = (json.loads((recorded(name).path / "simulation.json").read_text()) for name in ("space", "menu"))
-
-    def share(runs: Sequence[Mapping[str, Any]], sampler: str) -> str:
-        found = [run["found"] for run in runs if run["sampler"] == sampler]
-        least, mean = min(found), sum(found) / len(found)
-        return f"{mean:.0%}" if least == mean else f"{mean:.0%} ({least:.0%} on one problem)"
-
-    return wrapped(
-        "*Answer.* A twentieth of the space of two problems is enough for `gp`, whose first trials the model chooses, "
-        f"in {share(space, 'gp')} of the runs; for random search in {share(space, 'random')}. On the menu of ten "
-        f"problems to which the model was not fitted: `gp` in {share(menu, 'gp')}, `tpe`, whose first trials the model "
-        f"chooses too, in {share(menu, 'tpe')}, random search in {share(menu, 'random')}."
     )
 
 
