@@ -91,6 +91,14 @@ def _scored(row: Any) -> dict[str, float]:
     return {"score": over_trials, "seconds": over_seconds, "found": float(found), "needed": needed}
 
 
+def regret_of(row: Any) -> np.ndarray:
+    """The regret of a run after each trial."""
+    regrets = baseline(row.study, row.task)[3]
+    steps = [tuple(map(int, step.split(":"))) for step in row.steps.split()]
+    after = np.searchsorted([trial for trial, *_ in steps], np.arange(1, row.trials + 1), side="right") - 1
+    return np.where(after < 0, np.inf, regrets[[number for *_, number in steps]][after])
+
+
 def table_of(study: str) -> pd.DataFrame:
     """A line for each sampler, without and with the model's first configs: the mean over problems of both scores and of
     the share of runs that found the best, their 95 % intervals, and the least score of a problem.
