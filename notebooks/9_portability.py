@@ -13,8 +13,9 @@
 #
 # **Question.** What is the best kernel of an H200 worth on an H100, and the reverse? Where it is worth less, why?
 #
-# **Answer.** Nearly all of it, a percent less than the best there in the mean, of which half is the luck of choosing
-# from one measurement. Where less is kept, the H100 wants the larger tile: it has two thirds of the memory's rate.
+# **Answer.** Nearly all of it, about a percent less than the best there in the mean, of which a third is the luck of
+# choosing from one measurement. Where less is kept, the H100 mostly wants the larger tile: it has two thirds of the
+# memory's rate.
 #
 # Computed from four runs of the held-out problems, each on boards of its own: two on NVIDIA H200s, two on NVIDIA H100s.
 # No GPU is needed to run it again. Every timing is isolated (another kernel between any two launches), not chained.
@@ -79,7 +80,13 @@ plt.show()
 # The tile of the kernel that is the best where it runs, over that of the kernel that was brought along:
 
 # %%
-area = lambda label: int(np.prod([int(side) for side in label.split()[0].split("x")]))  # noqa: E731
+
+
+def area(label: str) -> int:
+    """Elements of a kernel's tile."""
+    return int(np.prod([int(side) for side in label.split()[0].split("x")]))
+
+
 tiles = {}
 for tuned, run in portability.ACROSS:
     part = portability.kept(tuned, run).query("kept < 0.97")

@@ -36,6 +36,7 @@ from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.mapped import mapped
@@ -208,7 +209,7 @@ def map_points(folder: str) -> pd.DataFrame:
     found = {}
     for point in mapped(read_study(results_root() / folder).stage("map")):
         pick = pick_of(point)
-        found[str(point.problem)] = {
+        found[problem_label(point.problem)] = {
             "torch_us": point.torch_us,
             "pick": pick.median,
             "low": pick.low,

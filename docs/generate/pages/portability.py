@@ -15,6 +15,7 @@ from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import stratum_name
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.pivot import markdown
 
 RUNS = {
@@ -37,7 +38,7 @@ def speeds(run: str) -> pd.DataFrame:
     """The speedup over torch.mm of every problem and kernel of a run, with the label of the kernel and the time of
     torch.mm."""
     rows = [
-        (str(row.point.problem), str(row.point.config), row.figures["speedup"], row.figures["baseline_us"], row.point)
+        (problem_label(row.point.problem), str(row.point.config), row.figures["speedup"], row.figures["baseline_us"], row.point)
         for row in pooled(read(results_root() / RUNS[run]).stage("map"))
         if row.ok and row.point.against == "cublas"
     ]
