@@ -16,9 +16,10 @@
 # **Answer.** 256 x 128 at a depth of four k-blocks is the best cell at both sizes and in both regimes, a little ahead
 # of cuBLAS. What slows a cell down is mostly a ring with too few stages, not the depth as such.
 #
-# Everything here is computed from `results/h200/seed-table/` and, below "Look-ahead, in time", from the studies that the
-# [sources](../docs/sources.md) are tested by, whose letters A to D stand for the texts here too; measured on NVIDIA
-# H200s, and rows do not name their board. No GPU is needed to run it again. Every timing here is chained (launches of one kernel back to back).
+# Everything here is computed from `results/h200/seed-table/` and, below "Look-ahead, in time", from the studies that
+# the [sources](../docs/sources.md) are tested by, whose letters A to D stand for the texts here too; measured on NVIDIA
+# H200s, and rows do not name their board. No GPU is needed to run it again. Every timing here is chained (launches of
+# one kernel back to back).
 
 # %%
 import matplotlib.pyplot as plt

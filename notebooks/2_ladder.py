@@ -18,7 +18,8 @@
 # bring nearly all of it. Many other ideas gain nothing at the place where they were added.
 #
 # Everything here is computed from the study `ladder`, measured on two NVIDIA H200 boards; no GPU is needed to run it
-# again. The table alone: [the ladder](../docs/ladder.md); the ideas explained: [eight chapters](../docs/learn/hopper.md).
+# again. The table alone: [the ladder](../docs/ladder.md); the ideas explained: [eight
+# chapters](../docs/learn/hopper.md).
 #
 # A gain is the ratio of two speedups over cuBLAS, each paired with cuBLAS, so that drift cancels. It holds for the
 # rung it was added to: another order of the same ideas would give other figures. Every timing here is chained (launches
@@ -203,6 +204,6 @@ kept.loc[["serial", "two stages", "multistage", "specialised", "stagger 3", "TMA
 #   tiles (+13.4 % at 8192^3) follow.
 # - A deeper ring is worth nothing without someone to use it: `multistage` loses 22.2 % and 26.4 %, since one CTA with a
 #   ring of four replaces two small ones that hide each other's loads.
-# - With two consumers a late release gains nothing. Persistence gains 1.9 % and 0.3 %, a cluster of two 1.2 % and 0.4 %,
-#   peeking 0.2 % (and 0.4 % on another board), the serpentine walk nothing: 0.1 % either way.
+# - With two consumers a late release gains nothing. Persistence gains 1.9 % and 0.3 %, a cluster of two 1.2 % and 0.4
+#   %, peeking 0.2 % (and 0.4 % on another board), the serpentine walk nothing: 0.1 % either way.
 # - At the power cap a busy rung keeps 84 to 86 % of its burst rate, one that leaves the tensor cores idle 96 to 100 %.

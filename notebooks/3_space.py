@@ -18,9 +18,10 @@
 # best in every run; drawn at random it does in half of the runs or fewer. The model alone is enough at 4096^3; at
 # 8192^3 its first config is not, and a few trials more are.
 #
-# Computed from `results/h200/space/` and the runs of `benchmarks/samplers.py`; no GPU is needed to run it again. What is further than 5 % behind the best so far
-# after one pair of times was not timed again; the others have three. Two GPUs shared the points. Every timing here is
-# chained (launches of one kernel back to back); rows do not name their board.
+# Computed from `results/h200/space/` and the runs of `benchmarks/samplers.py`; no GPU is needed to run it again. What
+# is further than 5 % behind the best so far after one pair of times was not timed again; the others have three. Two
+# GPUs shared the points. Every timing here is chained (launches of one kernel back to back); rows do not name their
+# board.
 
 # %%
 import matplotlib.pyplot as plt
@@ -121,8 +122,8 @@ for cube, part in rows.groupby("cube"):
     print(f"the best is its number {int(part['rank'][part.speedup.idxmax()])}")
 
 # %% [markdown]
-# The first of its list is 0.3 % behind at 4096^3 and 2.9 % at 8192^3, where alternating multicast is the best: below the
-# top it is off by 4 %, enough to swap places.
+# The first of its list is 0.3 % behind at 4096^3 and 2.9 % at 8192^3, where alternating multicast is the best: below
+# the top it is off by 4 %, enough to swap places.
 #
 # ## How many trials a search needs
 #

@@ -13,8 +13,8 @@
 #
 # **Question.** On problems that nobody tuned, how good is the kernel that the model picks, and where is it behind?
 #
-# **Answer.** A few percent ahead of `torch.mm` in the mean, at most times of a launch, and near the best kernel that was
-# timed beside it. It is behind on 5 to 22 % of the problems of a class of times, furthest on thin or ragged shapes.
+# **Answer.** A few percent ahead of `torch.mm` in the mean, at most times of a launch, and near the best kernel that
+# was timed beside it. It is behind on 5 to 22 % of the problems of a class of times, furthest on thin or ragged shapes.
 #
 # Computed from the rows of `results/h200/map` and, for the held-out problems, `results/h200/map-held-out`, measured on
 # NVIDIA H200s, and `results/h100/untuned/map-held-out-again`, measured on NVIDIA H100s. No GPU is needed to run it
@@ -29,7 +29,11 @@ import pandas as pd
 from notebooks.helpers import boards_of, map_points, show_small
 
 show_small(90)
-studies = {"map": "h200/map", "held out, H200": "h200/map-held-out", "held out, H100": "h100/untuned/map-held-out-again"}
+studies = {
+    "map": "h200/map",
+    "held out, H200": "h200/map-held-out",
+    "held out, H100": "h100/untuned/map-held-out-again",
+}
 points = {name: map_points(folder) for name, folder in studies.items()}
 for name, folder in studies.items():
     print(f"{name}: {len(points[name])} problems, boards {boards_of(folder)}")

@@ -503,7 +503,8 @@ def power_answer() -> str:
     rates = ran("tile-shape").groupby(["tile", "regime"])["speedup"].max().unstack("regime")
     alike = rates.rank().corr().loc["burst", "steady"]
     return wrapped(
-        f"*Answer.* Not at 8192^3, the one problem of which a whole list of tiles was measured in both regimes: the ranks "
-        f"of its {len(rates)} tiles correlate by {alike:.2f}, and the fastest is the same. Speed is energy per operation "
-        "there: a kernel that moves fewer bytes and issues fewer instructions for each operation runs at a higher clock."
+        "*Answer.* Not at 8192^3, the one problem of which a whole list of tiles was measured in both regimes: the "
+        f"ranks of its {len(rates)} tiles correlate by {alike:.2f}, and the fastest is the same. Speed is energy per "
+        "operation there: a kernel that moves fewer bytes and issues fewer instructions for each operation runs at a "
+        "higher clock."
     )

@@ -12,10 +12,10 @@ from docs.generate.pages.sources import read
 from docs.generate.pages.wording import short_label, wrapped
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.pooling import pooled
-from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import stratum_name
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
 from hopper_gemm.tune.study.space import problem_label
+from hopper_gemm.tune.tables.comparison import geometric_mean
+from hopper_gemm.tune.tables.mapped import stratum_name
 from hopper_gemm.tune.tables.pivot import markdown
 
 RUNS = {
@@ -38,7 +38,13 @@ def speeds(run: str) -> pd.DataFrame:
     """The speedup over torch.mm of every problem and kernel of a run, with the label of the kernel and the time of
     torch.mm."""
     rows = [
-        (problem_label(row.point.problem), str(row.point.config), row.figures["speedup"], row.figures["baseline_us"], row.point)
+        (
+            problem_label(row.point.problem),
+            str(row.point.config),
+            row.figures["speedup"],
+            row.figures["baseline_us"],
+            row.point,
+        )
         for row in pooled(read(results_root() / RUNS[run]).stage("map"))
         if row.ok and row.point.against == "cublas"
     ]
@@ -93,7 +99,9 @@ def furthest() -> str:
             us = f"{row['torch_us']:.1f}"
             kernels = f"`{row['tuned']}`", f"`{row['best']}`"
             lines.append((f"{tuned} to {run}", str(problem), us, f"{row['kept']:.3f}", *kernels))
-    return markdown(("from, to", "problem", "torch.mm, us", "kept", "the best where tuned", "the best where run"), lines)
+    return markdown(
+        ("from, to", "problem", "torch.mm, us", "kept", "the best where tuned", "the best where run"), lines
+    )
 
 
 def reason() -> str:
@@ -122,7 +130,7 @@ def answer() -> str:
     texts = [f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in (there, back)]
     least = [kept(*pair)["kept"].min() for pair in ACROSS]
     return wrapped(
-        f"*Answer.* Nearly all of it. On the held-out problems an H200's best kernel has {texts[0]} of the speed of the "
+        f"*Answer.* Nearly all. On the held-out problems an H200's best kernel has {texts[0]} of the speed of the "
         f"best on an H100 (least {least[0]:.3f}), an H100's {texts[1]} on an H200 (least {least[1]:.3f}). On another "
         f"board of the same kind, on another day, {alike[0][0]:.3f} and {alike[1][0]:.3f} are kept: so much is lost by "
         "choosing from one measurement."

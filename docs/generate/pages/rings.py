@@ -197,8 +197,8 @@ def mixed() -> str:
         "both work. A and B by TMA on one barrier is what this kernel does; a barrier for each changes the speed by "
         f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower than TMA alone, "
         f"{worth('TMA and cp.async')}, since cp.async is (alone {worth('cp.async')}); its warps arrive, none of its "
-        "bytes are counted. A number of bytes that changes from call to call has no use here: every stage of this kernel "
-        "takes as many, since TMA fills up what lies outside of a matrix"
+        "bytes are counted. A number of bytes that changes from call to call has no use here: every stage of this "
+        "kernel takes as many, since TMA fills up what lies outside of a matrix"
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
-from typing import Any
 
 import pandas as pd
 

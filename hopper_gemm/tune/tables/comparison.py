@@ -28,8 +28,8 @@ from hopper_gemm.tune.tables.pivot import coded, escaped, interval, markdown, ma
 COMPARE_LEGEND = (
     "Cells: speedup over the baseline, above 1 we are faster, with the 95 % interval of its pairs; another process or "
     "board differs by more (docs/measuring), and the intervals of the means hold for both. Configs are tuned for this "
-    "very problem unless the column says for which. Behind: the whole interval lies below 1. isolated: another kernel runs between any two launches; chained: "
-    f"launches run back to back. Configs: {LEGEND}."
+    "very problem unless the column says for which. Behind: the whole interval lies below 1. isolated: another kernel "
+    f"runs between any two launches; chained: launches run back to back. Configs: {LEGEND}."
 )
 
 
