@@ -2,10 +2,10 @@
 
     python -m benchmarks.samplers [--samplers gp,TPESampler] [--seeds 30] [--out FILE]
 
-Needs no GPU. Optuna's samplers are plugged in by ask and tell; CmaEsSampler needs the package cmaes, GPSampler scipy. A
-line of the file is one run: ``steps`` are the trials at which the best so far improved, each as trial:kernels:config,
-with the distinct kernels compiled until then and the number of the config. A run ends with the recorded best, or after
-``trials``. What is in the file is not run again.
+Needs no GPU. Optuna's samplers are plugged in by ask and tell; CmaEsSampler needs the package cmaes, GPSampler and
+QMCSampler scipy. A line of the file is one run: ``steps`` are the trials at which the best so far improved, each as
+trial:kernels:config, with the distinct kernels compiled until then and the number of the config. A run ends with the
+recorded best, or after ``trials``. What is in the file is not run again.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def headline() -> str:
     )
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name, context).values()
-        ours, best = figure((as_published(of["cublas"]) for of in found), bold), figure(map(faster, found), bold)
-        lines.append((what.format(len(found)), context, ours, best, mark_of(name)))
+        ours, both = figure((as_published(of["cublas"]) for of in found), bold), figure(map(faster, found), bold)
+        lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     short, *_, picked, _ = _others("docs/suite.md")
