@@ -106,7 +106,7 @@ docs: $(VENV)/.ready
 
 # Execute every notebook from its paired script, in place.
 notebooks: $(VENV)/.ready
-	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/[0-9]_*.py
+	PYTHONWARNINGS="ignore:IProgress not found" $(BIN)/jupytext --to ipynb --execute notebooks/[0-9]*_*.py
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -188,7 +188,7 @@ def notebook(config: Any, path: Path, uri: str) -> list[File]:
 
 def beside(path: Path) -> str:
     """A line that leads from a notebook to the study, and to the notebooks before and after it."""
-    numbered = sorted(path.parent.glob("[0-9]_*.ipynb"))
+    numbered = sorted(path.parent.glob("[0-9]*_*.ipynb"), key=lambda file: int(file.stem.partition("_")[0]))
     at = numbered.index(path)
     around = [("before", at - 1), ("next", at + 1)]
     links = [f"[{said}]({numbered[to].name})" for said, to in around if 0 <= to < len(numbered)]

@@ -15,20 +15,20 @@
 # good one, which parameters make it good, how well does the model predict it, and how many trials does a search need?
 #
 # **Answer.** Good configs are rare. Guided by the model a search of a twentieth of the space comes within 1 % of the
-# best in every run; drawn at random it does in half of the runs or fewer.
+# best in every run; drawn at random it does in half of the runs or fewer. The model alone is enough at 4096^3; at
+# 8192^3 its first config is not, and a few trials more are.
 #
-# Computed from `results/h200/space/`; no GPU is needed to run it again. What is further than 5 % behind the best so far
-# after one pair of times was not timed again; the others have three. Two GPUs shared the points. Every timing here is
-# chained (launches of one kernel back to back); rows do not name their board.
+# Computed from `results/h200/space/` and the runs of `benchmarks/samplers.py`; no GPU is needed to run it again. What
+# is further than 5 % behind the best so far after one pair of times was not timed again; the others have three. Two
+# GPUs shared the points. Every timing here is chained (launches of one kernel back to back); rows do not name their
+# board.
 
 # %%
-import json
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from notebooks.helpers import GemmProblem, config_of, predict, recorded, rows_of, show_small, source_line
+from notebooks.helpers import GemmProblem, config_of, predict, recorded, rows_of, samplers, show_small, source_line
 
 show_small()
 study = recorded("space")
@@ -122,38 +122,36 @@ for cube, part in rows.groupby("cube"):
     print(f"the best is its number {int(part['rank'][part.speedup.idxmax()])}")
 
 # %% [markdown]
-# The first of its list is 0.3 % behind at 4096^3 and the best at 8192^3, with alternating multicast: it counts the
-# bytes of a shared operand once, whoever loads them. It chose the same two when no kernel that it was fitted to used
-# that. Below the top it is off by 4 %, enough to swap places.
+# The first of its list is 0.3 % behind at 4096^3 and 2.9 % at 8192^3, where alternating multicast is the best: below
+# the top it is off by 4 %, enough to swap places.
 #
 # ## How many trials a search needs
 #
-# Simulated searches of 120 trials on the recorded rows, 30 runs of each sampler that draws random numbers; lines are
-# medians, bands the middle nine tenths.
+# Simulated searches on the recorded rows, with the model's first four configs (full lines) and without them (dashed):
+# the best so far, the median over seeds. All samplers, with their scores and intervals:
+# [samplers](../docs/samplers.md).
 
 # %%
-runs = pd.DataFrame(json.loads((study.path / "simulation.json").read_text()))
+runs = samplers.runs().query("study == 'space'")
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
-for axis, (place, part) in zip(axes, runs.groupby("place"), strict=True):
-    for run in part.itertuples():
-        at = np.arange(1, len(run.middle) + 1)
-        line = axis.step(at, 100 * np.maximum(run.middle, 1e-4), where="post", label=run.sampler)[0]
-        floor = 100 * np.maximum(run.low, 1e-4)
-        axis.fill_between(at, floor, 100 * np.array(run.high), step="post", alpha=0.12, color=line.get_color())
-    axis.axhline(1, color="black", linewidth=0.8, linestyle="--")
+for axis, (task, part) in zip(axes, runs.groupby("task"), strict=True):
+    for number, (name, label) in enumerate(samplers.NAMES.items()):
+        for model, own in part[part["sampler"] == name].groupby("model"):
+            regrets = np.array([samplers.regret_of(row) for row in own.itertuples()])
+            line = "-" if model or name == "random" else "--"
+            median = 100 * np.maximum(np.median(regrets, axis=0), 1e-4)
+            axis.step(range(1, len(median) + 1), median, line, where="post", color=f"C{number}", label=label)
+    axis.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_ylim(0.008, 120)
     axis.set_xlabel("trials")
-    axis.set_title(place, fontsize=10)
+    axis.set_title(task, fontsize=10)
     axis.grid(alpha=0.3)
 axes[0].set_ylabel("best so far, % behind the best")
-axes[1].legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.08))
+handles = dict(zip(*axes[1].get_legend_handles_labels()[::-1], strict=True))
+figure.legend(handles.values(), handles.keys(), fontsize=8, loc="outside right upper")
 plt.show()
-runs[["place", "sampler", "runs", "median_trials", "trials_90", "found", "regret"]].round(4)
-
-# %% [markdown]
-# With the model's help gp, the default, tpe and the model alone are within 1 % at the first trial: on such squares,
-# at which it was fitted, there is hardly anything left to search. Without the model prior gp takes 18.5 trials in the
-# median at 4096^3 and 66.5 at 8192^3, where only 6 configs of 1,944 are good enough. After 97 trials, 5 % of the
-# space, it is within 1 % in 97 and 70 % of the runs, random search in 50 and 27 %.
+runs.groupby(["task", "sampler", "model"]).agg(
+    runs=("seed", "size"), median_trials=("needed", "median"), found=("found", "mean"), score=("score", "mean")
+).round(2)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from docs.generate.pages import depth, rings
+from docs.generate.pages import depth, portability, rings, samplers
 from docs.generate.pages.chapters import Window, timelines
 from docs.generate.pages.counted import panels, with_counters, with_derived
+from docs.generate.pages.means import mean_figure, pick_of
 from docs.generate.pages.pictures import patch, show_small
+from docs.generate.pages.prices import invariant_published, invariant_rows
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.wording import cube, short_label
 from hopper_gemm.model import hopper
@@ -30,11 +32,14 @@ from hopper_gemm.model.roofline import (
     waves,
 )
 from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.ladder import Result, ladder
+from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.report import scope_line, source_line
 from hopper_gemm.tune.tables.pivot import config_of, pivot, problem_of, rows_of
 
@@ -45,6 +50,7 @@ __all__ = [
     "Window",
     "against",
     "best_swizzle",
+    "boards_of",
     "change",
     "cluster_tiles",
     "clusters_at_once",
@@ -55,11 +61,14 @@ __all__ = [
     "filled_up",
     "geometric_mean",
     "hopper",
+    "invariance",
     "kernel_of",
     "ladder",
+    "map_points",
     "named",
     "patch",
     "pivot",
+    "portability",
     "predict",
     "prepared",
     "read_shapes",
@@ -68,6 +77,7 @@ __all__ = [
     "resolve",
     "rings",
     "rows_of",
+    "samplers",
     "scatter_about_a_curve",
     "scatters",
     "scope_line",
@@ -191,3 +201,44 @@ def speedups(rows: pd.DataFrame) -> pd.DataFrame:
     """Speedups by problem, a column for each baseline, and over the faster of the two."""
     found = rows.speedup.unstack("against").reindex(rows.loc["cublas"].index)
     return found.assign(faster=found.min(axis=1))
+
+
+def map_points(folder: str) -> pd.DataFrame:
+    """The problems of a map by name: the time of torch.mm, the pick with its interval as published, the best that was
+    timed, the pick's share of it, and whether TMA cannot reach the operands in place."""
+    found = {}
+    for point in mapped(read_study(results_root() / folder).stage("map")):
+        pick = pick_of(point)
+        found[problem_label(point.problem)] = {
+            "torch_us": point.torch_us,
+            "pick": pick.median,
+            "low": pick.low,
+            "high": pick.high,
+            "best": point.best,
+            "share": point.pick / point.best,
+            "padded": bool(point.problem.out_of_reach),
+            "kernel": short_label(point.kernel),
+        }
+    return pd.DataFrame(found).T.infer_objects().astype({"padded": bool})
+
+
+def boards_of(folder: str) -> list[str]:
+    """The boards of a study, by the first digits of their UUID."""
+    return sorted({row.board[4:12] for row in read_study(results_root() / folder).rows})
+
+
+def invariance(name: str) -> pd.DataFrame:
+    """A list of the batch-invariant kernels by problem: speed over torch.mm and over ours without the condition, and
+    the time of torch.mm; ``boards`` and ``means`` with intervals as attributes."""
+    rows = invariant_rows(name)
+    ratios = {arm: invariant_published(rows, "", arm, "ours") for arm in ("torch", "plain")}
+    us = {
+        str(GemmProblem(*row["problem"])): float(np.median(row["us"]["torch"]))
+        for row in rows
+        if "torch" in row["us"] and not row["workspace"]
+    }
+    table = pd.DataFrame({arm: {problem: one.median for problem, one in of.items()} for arm, of in ratios.items()})
+    table["us"] = pd.Series(us)
+    table.attrs["boards"] = sorted({f"{row['gpu']} {row['board'][4:12]}" for row in rows})
+    table.attrs["means"] = {arm: mean_figure(of.values()) for arm, of in ratios.items()}
+    return table

@@ -66,7 +66,7 @@ SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
 def test_a_figure_outside_generated_parts_has_its_source():
     """docs/figures.toml names it: a file, an address, a count, or that it is a setting or was expected."""
     found = {path.name: figures(path.read_text()) for path in generator.pages()}
-    notebooks = {path.stem for path in ROOT.glob("notebooks/[0-9]_*.py")}
+    notebooks = {path.stem for path in ROOT.glob("notebooks/[0-9]*_*.py")}
     named = {page: set(of) for page, of in SOURCES.items() if page not in notebooks}
     assert {page: of for page, of in found.items() if of} == named
     sources = {source for of in SOURCES.values() for source in of.values() if not source.startswith("counted ")}

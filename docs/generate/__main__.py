@@ -20,12 +20,26 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.samplers import STUDIES
 from docs.generate import todays_code as today
 from docs.generate.data import write_package
 from docs.generate.measurements import measurement
-from docs.generate.pages import certainty, chapters, claims, comparisons, depth, prices, rings, sources, studies
+from docs.generate.pages import (
+    certainty,
+    chapters,
+    claims,
+    comparisons,
+    depth,
+    portability,
+    prices,
+    rings,
+    samplers,
+    sources,
+    studies,
+)
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
+from docs.generate.pages.means import over_problems
 from docs.generate.pages.reproduction import reproduction
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.pages.ways import ways
@@ -43,7 +57,7 @@ from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, has_rows
 from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.tables.comparison import cells as compared
-from hopper_gemm.tune.tables.comparison import geometric_mean, means
+from hopper_gemm.tune.tables.comparison import means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
@@ -316,6 +330,12 @@ def gain(row: dict[str, Any], idea: str, without: Iterable[str]) -> float:
     return median(other / own for other, own in zip(before, row["us"][idea], strict=True))
 
 
+def gain_of(ratios: Iterable[float]) -> str:
+    """Ratios as their mean gain, with its 95 % interval over problems."""
+    mean, low, high = (one - 1 for one in over_problems(ratios))
+    return f"{mean:+.2%} [{low:+.2%}, {high:+.2%}]"
+
+
 def ideas() -> str:
     """Every idea: problems, the mean gain, the least and the most."""
     measured = ideas_of("kernel")
@@ -326,8 +346,8 @@ def ideas() -> str:
             f"{ratios[one] - 1:+.2%} at {one}"
             for one in (min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__))
         )
-        mean = geometric_mean(list(ratios.values())) - 1
-        found.append(("the kernel again" if idea == "before again" else idea, str(len(ratios)), f"{mean:+.2%}", *ends))
+        mean = gain_of(ratios.values())
+        found.append(("the kernel again" if idea == "before again" else idea, str(len(ratios)), mean, *ends))
     return table(("idea", "problems", "mean gain", "least", "most"), found)
 
 
@@ -349,7 +369,7 @@ def uniform() -> str:
         times = (f"{median(row['us'][name]):.1f}" for name in ("torch.mm", "before", "after"))
         problem = "x".join(map(str, row["problem"][:3]))
         lines.append((problem, tile, *times, f"{gains[-1] - 1:+.2%}", instructions, bits))
-    mean = "geometric mean", "", "", "", "", f"{geometric_mean(gains) - 1:+.2%}", "", ""
+    mean = "geometric mean", "", "", "", "", gain_of(gains), "", ""
     names = "problem", "tile", "torch.mm us", "before us", "after us", "gain", "instructions", "bits"
     return table(names, [*lines, mean])
 
@@ -360,7 +380,7 @@ def stream_k() -> str:
     rows = _told(ideas_of("stream-k"), arms[0])
     ratios = [[gain(row, arm, ("torch.mm",)) for arm in arms] for row in rows]
     lines = [(row["problem"], *(f"{one:.3f}x" for one in each)) for row, each in zip(rows, ratios, strict=True)]
-    means_of = (f"{geometric_mean(list(column)):.3f}x" for column in zip(*ratios, strict=True))
+    means_of = ("{:.3f}x [{:.3f}, {:.3f}]".format(*over_problems(column)) for column in zip(*ratios, strict=True))
     better = sum(without > with_it for with_it, without, _ in ratios)
     told = (
         f"Without stream-K its choice is faster on {better} of the {len(ratios)} and in the mean, so that stream-K "
@@ -459,7 +479,7 @@ def against_own() -> str:
     told = {"suite": "24 problems", "suite-chained": "the same", "short": "24 short problems", "drawn": "20 drawn ones"}
     for name, what in told.items():
         for mean in means(compared(study(name).stage("compare"))):
-            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
+            figures = mean.figure, f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
             rows.append((what, mean.against, mean.context, *figures, comparisons.kernel_of(name)))
     names = ("problems", "over", "context", "geometric mean", "least", "behind", "kernel, measured")
     return table(names, rows)
@@ -518,8 +538,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "early": studies.early,
     "interleaved": studies.interleaved,
     "ways-out": studies.ways_out,
-    "samplers": studies.samplers,
-    "samplers-menu": studies.samplers_of_menu,
+    **{f"samplers-{name}": partial(samplers.scores, name) for name in STUDIES},
+    "matmul-heuristics": samplers.heuristics,
+    "portability": portability.table,
+    "portability-furthest": portability.furthest,
+    "portability-reason": portability.reason,
+    "answer-portability": portability.answer,
+    "answer-invariance": comparisons.invariance_answer,
+    "answer-power": comparisons.power_answer,
     "scaling": studies.scaling,
     "rests": studies.rests,
     "launch-gap": studies.launch_gap,
@@ -539,7 +565,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "between": studies.between,
     "edge": studies.edge,
     "answer-map": studies.map_answer,
-    "answer-samplers": studies.samplers_answer,
+    "answer-samplers": samplers.answer,
     "map-h100-origin": studies.map_h100_origin,
     "shares-of-gpus": sources.shares_of_gpus,
     "suite-origin": comparisons.suite_origin,

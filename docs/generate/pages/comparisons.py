@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from math import ceil
+from math import ceil, log
 from typing import Any
 
 from docs.generate import todays_code as today
-from docs.generate.pages.prices import invariant_ratios, invariant_rows, measured_rows, out_of_reach
+from docs.generate.pages.depth import ran
+from docs.generate.pages.means import mean_figure, over_faster, pick_of
+from docs.generate.pages.prices import (
+    invariant_published,
+    invariant_ratios,
+    invariant_rows,
+    measured_rows,
+    out_of_reach_published,
+)
 from docs.generate.pages.sources import origin, read, recorded
 from docs.generate.pages.studies import on_h100s
 from docs.generate.pages.wording import short_label, wrapped
@@ -19,14 +27,14 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import pick, recorded_entries, results_root, slug
-from hopper_gemm.tune.measure.verdict import published
+from hopper_gemm.tune.measure.verdict import mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
-from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import as_published, cells, means
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem_of
 
@@ -57,11 +65,6 @@ def suite_cells() -> dict[str, dict[str, Record]]:
     """Those of the suite, in the order of its list."""
     found = over("suite")
     return {str(problem): found[str(problem)] for problem in read_shapes().of_regime("burst")}
-
-
-def speedups(name: str, context: str = "isolated", against: str = "cublas") -> dict[str, float]:
-    """The speedups of a comparison over one baseline, by problem."""
-    return {place: of[against]["speedup"] for place, of in over(name, context).items() if against in of}
 
 
 def kernel_of(*names: str) -> str:
@@ -126,15 +129,19 @@ def widened(record: Record) -> Record:
     """A cell of a comparison with the interval that holds on other boards, as published."""
     if record["status"] != "ok":
         return record
-    ratio = Ratio(*(record[name] for name in ("speedup", "speedup_low", "speedup_high", "pairs")))
-    wide = published(ratio, record["baseline_us"], record["looks"])
+    wide = as_published(record)
     return {**record, "speedup_low": wide.low, "speedup_high": wide.high}
 
 
-def figure(speedups: Iterable[float], bold: str = "") -> str:
-    """Speedups as their geometric mean, between two marks, and the least."""
+def figure(speedups: Iterable[Ratio], bold: str = "") -> str:
+    """Speedups as their geometric mean, between two marks, its interval, and the least."""
     found = list(speedups)
-    return f"{bold}{geometric_mean(found):.3f}x{bold}, least {min(found):.3f}x"
+    return f"{mean_figure(found, bold)}, least {min(one.median for one in found):.3f}x"
+
+
+def faster(of: Mapping[str, Record]) -> Ratio:
+    """The speedup over the faster baseline of a problem, as published."""
+    return as_published(min(of.values(), key=lambda one: one["speedup"]))
 
 
 MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
@@ -143,35 +150,34 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
-    over_mm, over_faster = (figure(ratios, "**") for ratios in ratios_on_h100s())
+    over_mm, over_both = (figure(ratios, "**") for ratios in ratios_on_h100s())
     what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
     lines, what = (
-        [(what, "isolated", over_mm, over_faster, mark_of(ON_H100S[0]))],
+        [(what, "isolated", over_mm, over_both, mark_of(ON_H100S[0]))],
         "[the same {}](docs/suite.md) on H200s",
     )
     for name, context, bold in (("suite", "isolated", "**"), ("suite-chained", "chained", "")):
         found = over(name, context).values()
-        ours = figure((of["cublas"]["speedup"] for of in found), bold)
-        faster = figure((min(one["speedup"] for one in of.values()) for of in found), bold)
-        lines.append((what.format(len(found)), context, ours, faster, mark_of(name)))
+        ours, both = figure((as_published(of["cublas"]) for of in found), bold), figure(map(faster, found), bold)
+        lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     short, *_, picked, _ = _others("docs/suite.md")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
-    harder = [geometric_mean(one.over_faster for one in mapped(study.stage("map"))) for study in held_out]
+    harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
     lines.append((*short[:3], "", short[3]))
-    lines.append((*picked[:3], f"{harder[0]:.3f}x; H100s {harder[1]:.3f}x", picked[3]))
-    best = over("served", regime="steady")["8192x8192x8192"]["cublas"]
+    lines.append((*picked[:3], f"{harder[0]}; H100s {harder[1]}", picked[3]))
+    best = widened(over("served", regime="steady")["8192x8192x8192"]["cublas"])
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
-    lines.append((what, "isolated", f"{best['speedup']:.3f}x", "", mark_of("served")))
+    lines.append((what, "isolated", interval(best), "", mark_of("served")))
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
     return markdown(("problems", "context", *names), lines)
 
 
 def _invariant() -> tuple[str, str, str]:
     """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, machine code."""
-    ratios = invariant_ratios(invariant_rows("suite"), "", "torch", "ours")
+    ratios = invariant_published(invariant_rows("suite"), "", "torch", "ours")
     return figure(ratios.values()), "", mark_of("invariant")
 
 
@@ -182,21 +188,23 @@ def result(suite: str = "suite.md") -> str:
         suite: address of the page that tells of it.
     """
     cells_of_suite = suite_cells().values()
-    mm = geometric_mean(of["cublas"]["speedup"] for of in cells_of_suite)
-    faster = geometric_mean(min(cell["speedup"] for cell in of.values()) for of in cells_of_suite)
-    h100_mm, h100_faster = map(geometric_mean, ratios_on_h100s())
+    ours, fast = mean_of([as_published(of["cublas"]) for of in cells_of_suite]), mean_of([*map(faster, cells_of_suite)])
+    h100_mm, h100_faster = map(mean_of, ratios_on_h100s())
+    widest = max(log(one.high / one.low) / 2 for one in (ours, fast, h100_mm, h100_faster))
     return wrapped(
-        f"{len(cells_of_suite)} problems of many kinds: **{h100_mm:.3f}x** the speed of `torch.mm` on NVIDIA H100s, "
-        f"{h100_faster:.3f}x that of the faster of it and cuBLASLt; {mm:.3f}x and {faster:.3f}x on NVIDIA H200s, for "
-        f"which it was tuned ([geometric means]({suite}))."
+        f"{len(cells_of_suite)} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
+        f"H100s, {h100_faster.median:.3f}x that of the faster of it and cuBLASLt; {ours.median:.3f}x and "
+        f"{fast.median:.3f}x on NVIDIA H200s, for which it was tuned ([geometric means]({suite}), each known to "
+        f"{widest:.1%})."
     )
 
 
-def ratios_on_h100s() -> tuple[list[float], list[float]]:
-    """Speedups of the suite on H100s, of every problem and board: over torch.mm, and over the faster baseline."""
-    boards = [over(name).values() for name in ON_H100S]
-    over_mm = [of["cublas"]["speedup"] for cells_of_board in boards for of in cells_of_board]
-    return over_mm, [min(cell["speedup"] for cell in of.values()) for cells_of_board in boards for of in cells_of_board]
+def ratios_on_h100s() -> tuple[list[Ratio], list[Ratio]]:
+    """Speedups of the suite on H100s, of every problem the mean of the boards: over torch.mm, and over the faster
+    baseline."""
+    boards = [over(name) for name in ON_H100S]
+    over_mm = [[as_published(board[problem]["cublas"]) for board in boards] for problem in boards[0]]
+    return [*map(mean_of, over_mm)], [mean_of([faster(board[problem]) for board in boards]) for problem in boards[0]]
 
 
 def suite_on_h100s() -> str:
@@ -205,16 +213,22 @@ def suite_on_h100s() -> str:
     lines, columns = [], []
     for problem in map(str, read_shapes().of_regime("burst")):
         cells_of_boards = [board[problem] for board in boards]
-        ratios = [cell["speedup"] for of in cells_of_boards for cell in (of["cublas"], of["heuristics"])]
-        ratios.append(picked[problem]["cublas"]["speedup"])
-        columns.append(ratios)
+        cells_of = [
+            of[name] for of in (*cells_of_boards, picked[problem]) for name in ("cublas", "heuristics")[: len(of)]
+        ]
+        columns.append([*map(as_published, cells_of)])
         us = (f"{of['cublas']['time_us']:.1f}" for of in cells_of_boards)
-        lines.append((problem, *us, *(f"{ratio:.3f}x" for ratio in ratios)))
-    means_of = (f"{geometric_mean(column):.3f}x" for column in zip(*columns, strict=True))
+        lines.append((problem, *us, *(f"{cell['speedup']:.3f}x" for cell in cells_of)))
+    means_of = map(mean_figure, zip(*columns, strict=True))
     kinds = "over torch.mm", "over cuBLASLt"
     names = *(f"us, board {n}" for n in (1, 2)), *(f"{kind}, board {n}" for n in (1, 2) for kind in kinds)
     header = ("problem", *names, "the model's choice, over torch.mm")
     return markdown(header, [*lines, ("geometric mean", "", "", *means_of)])
+
+
+def _once(row: Row) -> Ratio:
+    """The speedup of a row that one process measured, as published."""
+    return as_published({**row.figures, "looks": (1,)})
 
 
 def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
@@ -228,22 +242,26 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         return f"[{text}]({suite}#{anchor})" if suite else text
 
     drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
-    multiples, picked = ([row.figures["speedup"] for row in figure_rows(name)] for name in ("drawn", "short-again"))
+    multiples, picked = ([_once(row) for row in figure_rows(name)] for name in ("drawn", "short-again"))
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     untuned = link("untuned", "problems-that-nobody-tuned")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
-    picks, elsewhere = ([one.pick for one in mapped(study.stage("map"))] for study in held_out)
-    mean = geometric_mean(elsewhere)
+    picks, elsewhere = ([*map(pick_of, mapped(study.stage("map")))] for study in held_out)
     menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
-    off, padded = out_of_reach(), link("padded at each call", "rows-that-tma-cannot-reach")
+    off, padded = out_of_reach_published(), link("padded at each call", "rows-that-tma-cannot-reach")
     more = len(off.keys() - {str(row.point.problem) for row in drawn})
     lists = [
-        (f"{short}, 2 to 12 us of `torch.mm`", "isolated", speedups("short").values(), "short"),
+        (
+            f"{short}, 2 to 12 us of `torch.mm`",
+            "isolated",
+            [as_published(of["cublas"]) for of in over("short").values()],
+            "short",
+        ),
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
         (
-            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean:.3f}x",
+            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean_figure(elsewhere)}",
             "isolated",
             picks,
             "map-held-out",
@@ -276,8 +294,17 @@ def suite() -> str:
         )
         for problem, of in found.items()
     ]
-    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in ("cublas", "cublaslt"))
-    lines.append(("geometric mean", "", "", *mean, f"{geometric_mean(invariant.values()):.3f}x", ""))
+    mean = (mean_figure(as_published(of[name]) for of in found.values()) for name in ("cublas", "cublaslt"))
+    lines.append(
+        (
+            "geometric mean",
+            "",
+            "",
+            *mean,
+            mean_figure(invariant_published(invariant_rows("suite"), "", "torch", "ours").values()),
+            "",
+        )
+    )
     names = "over torch.mm", "over the best of cuBLASLt", "batch-invariant, over torch.mm"
     return markdown(("problem", "us", "TFLOP/s", *names, "config"), lines)
 
@@ -321,7 +348,7 @@ def suite_answer() -> str:
     return wrapped(
         f"*Answer.* Tuned, the kernel is ahead of both by the whole interval on {told.count('ahead')} of the "
         f"{len(told)} problems, and behind one of the two on {told.count('behind')}; over `torch.mm` the geometric "
-        f"mean is {mean.speedup:.3f}x."
+        f"mean is {mean.figure}."
     )
 
 
@@ -388,7 +415,7 @@ def lists() -> str:
         link = f"[{name}](../{folder if 'archive' in folder.parts else folder / 'compare.md'})"
         for mean in means(cells(study.stage("compare"))):
             asked = f"{mean.problems} of {mean.total}" if mean.problems != mean.total else str(mean.problems)
-            figures = f"{mean.speedup:.3f}x", f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
+            figures = mean.figure, f"{mean.worst:.3f}x on {mean.worst_on}", str(len(mean.behind))
             context = mean.context if mean.regime == "burst" else f"{mean.context}, {mean.regime}"
             origin = gpu.upper(), f"`{about['kernel'][:6]}`, {about['created'][:10]}"
             line = link, mean.against, context, asked, *figures, *origin
@@ -422,7 +449,7 @@ def peers() -> str:
         (problem, f"{of['cublas']['time_us']:.1f}", *(f"{of[name]['speedup']:.3f}x" for name in PEERS))
         for problem, of in found.items()
     ]
-    mean = (f"{geometric_mean(of[name]['speedup'] for of in found.values()):.3f}x" for name in PEERS)
+    mean = (mean_figure(as_published(of[name]) for of in found.values()) for name in PEERS)
     return markdown(("problem", "us", *PEERS.values()), [*lines, ("geometric mean", "", *mean)])
 
 
@@ -459,3 +486,25 @@ def steady_rows(name: str, stage: str) -> str:
         if row.ok and not row.point.is_baseline
     ]
     return markdown(("problem", "config", "over torch.mm", "pJ/FLOP (torch.mm)", "watts"), lines)
+
+
+def invariance_answer() -> str:
+    """What batch invariance costs on the suite and on problems that nobody tuned, in a sentence."""
+    told = []
+    for name in ("suite", "held-out"):
+        rows = invariant_rows(name)
+        mm, plain = (mean_figure(invariant_published(rows, "", arm, "ours").values()) for arm in ("torch", "plain"))
+        told.append(f"{plain} of the speed of our own kernels without the condition, {mm} over `torch.mm`")
+    return wrapped(f"*Answer.* Little. On the suite {told[0]}; on problems that nobody tuned {told[1]}.")
+
+
+def power_answer() -> str:
+    """Whether the order of kernels changes at the power cap, in a sentence."""
+    rates = ran("tile-shape").groupby(["tile", "regime"])["speedup"].max().unstack("regime")
+    alike = rates.rank().corr().loc["burst", "steady"]
+    return wrapped(
+        "*Answer.* Not at 8192^3, the one problem of which a whole list of tiles was measured in both regimes: the "
+        f"ranks of its {len(rates)} tiles correlate by {alike:.2f}, and the fastest is the same. Speed is energy per "
+        "operation there: a kernel that moves fewer bytes and issues fewer instructions for each operation runs at a "
+        "higher clock."
+    )

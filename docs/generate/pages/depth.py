@@ -315,7 +315,8 @@ def capacity() -> str:
     return (
         "here too where TMA stores the output, but not by the tiles alone, which C's inequality counts: they take "
         f"{stage:,} of {hopper.SMEM_BYTES:,} B, and the rest is too little for the output's staging. Stored straight "
-        "from registers the output needs none, and the stage fits; that cell was not measured"
+        "from registers the output needs none, and the stage fits; that cell was not measured, since a single stage "
+        "leaves nothing ahead, as in the cells beside it"
     )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from docs.generate.pages.means import mean_figure, pick_of
 from docs.generate.pages.sources import read
 from hopper_gemm.model.tuned import FILE
 from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, has_rows, missing
-from hopper_gemm.tune.tables.comparison import cells, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.publish import COMPARISON, MAP, TABLE
 from hopper_gemm.tune.tables.pages.report import scope
@@ -103,7 +104,7 @@ def _best(study: Study) -> str:
     compared = means(cells(study.stage("compare")))
     if compared:
         several = len({one.context for one in compared}) > 1
-        said = (f"{one.speedup:.3f}x {one.against}{f' {one.context}' if several else ''}" for one in compared)
+        said = (f"{one.figure} {one.against}{f' {one.context}' if several else ''}" for one in compared)
         return ", ".join(said)
     for stage, where in (("final", ""), ("sweep", " in the sweep")):
         ran = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
@@ -112,5 +113,5 @@ def _best(study: Study) -> str:
             config, point = best.point.config, best.point
             tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
             return f"{interval(best.figures)}{where}, {point.problem} {point.regime}: {tile}"
-    picks = [one.pick for one in mapped(study.stage("map"))]
-    return f"{geometric_mean(picks):.3f}x cublas, {len(picks)} picks" if picks else ""
+    picks = [*map(pick_of, mapped(study.stage("map")))]
+    return f"{mean_figure(picks)} cublas, {len(picks)} picks" if picks else ""

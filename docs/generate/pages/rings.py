@@ -186,8 +186,9 @@ def packed() -> str:
     """Cost of a ring position in one integer instead of two."""
     return (
         f"one integer gains nothing in a ring of four stages: {worth('packed state', 'ladder')}. With one stage, where "
-        "A spares the division, it was not measured. A's phase, the integer over the stages, grows past 1; PTX allows "
-        "a wait the parities 0 and 1 alone, and what was measured keeps the lowest bit"
+        "A spares the division, it was not measured: a kernel of one stage waits for every load, so that nobody runs "
+        "it. A's phase, the integer over the stages, grows past 1; PTX allows a wait the parities 0 and 1 alone, and "
+        "what was measured keeps the lowest bit"
     )
 
 
@@ -197,7 +198,8 @@ def mixed() -> str:
         "both work. A and B by TMA on one barrier is what this kernel does; a barrier for each changes the speed by "
         f"{worth('two full barriers')}. TMA and cp.async on one barrier is slower than TMA alone, "
         f"{worth('TMA and cp.async')}, since cp.async is (alone {worth('cp.async')}); its warps arrive, none of its "
-        "bytes are counted. A number of bytes that changes from call to call was not tried"
+        "bytes are counted. A number of bytes that changes from call to call has no use here: every stage of this "
+        "kernel takes as many, since TMA fills up what lies outside of a matrix"
     )
 
 

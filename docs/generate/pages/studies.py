@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
-from typing import Any
 
 import pandas as pd
 
 from benchmarks.fresh import KINDS, drawn
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
+from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, pick_of
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
@@ -21,6 +20,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.space import problem_label
@@ -196,29 +196,6 @@ def ways_out() -> str:
     return page_table(table.rename(columns=names), "problem, tile")
 
 
-def samplers() -> str:
-    """Share of recorded simulations that found the best of the space after 5 % of it."""
-    runs = json.loads(measurement(recorded("space").path / "simulation.json").read_text())
-    shown = {"gp": "gp", "gp-blind": "without the model prior", "random": "random search"}
-    table = pd.DataFrame(
-        [(one["problem"], shown[one["sampler"]], one["found"]) for one in runs if one["sampler"] in shown]
-    )
-    found = table.pivot_table(index=0, columns=1, values=2)[list(shown.values())]
-    return page_table(found.map(lambda one: f"{one:.0%}"), "space")
-
-
-def samplers_of_menu() -> str:
-    """Scores of simulated searches of the whole menu, on ten held-out problems: their mean and least, and how often a
-    run was within 1 % of the best after a twentieth of the menu."""
-    table = pd.DataFrame(json.loads(measurement(recorded("menu").path / "simulation.json").read_text()))
-    models = table["sampler"].map(lambda name: name.removesuffix("-blind") + "+model" * (name in ("gp", "tpe")))
-    shown = table.assign(sampler=models).groupby("sampler").agg({"score": ["mean", "min"], "found": "mean"})
-    shown.columns = ["score", "least of ten", "found in 5%"]
-    shown = shown.sort_values("score", ascending=False)
-    text = shown[["score", "least of ten"]].map("{:.2f}".format).assign(found=shown["found in 5%"].map("{:.0%}".format))
-    return page_table(text.rename(columns={"found": "found in 5%"}), "sampler")
-
-
 def measured(name: str) -> pd.DataFrame:
     """A table that no sweep made."""
     return pd.read_csv(measurement(f"measurements/{name}.csv"))
@@ -265,11 +242,11 @@ def on_h100s(name: str) -> Study:
 def _map_table(found: Sequence[Mapped]) -> str:
     table = markdown_table(by_stratum(found).drop(columns=["best", "wins"]), "torch.mm takes")
     reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
-    means = [f"{geometric_mean(one.pick for one in of):.3f}x" for of in (reached, padded)]
-    over = geometric_mean(one.over_faster for one in reached)
+    means = [mean_figure(map(pick_of, of)) for of in (reached, padded)]
+    over = mean_figure(map(over_faster, reached))
     told = wrapped(
         f"TMA reaches the operands of {len(reached)} of these problems in place: there the picks have {means[0]}, and "
-        f"{over:.3f}x over the faster. The other {len(padded)}, whose rows start at odd addresses, which is slow in "
+        f"{over} over the faster. The other {len(padded)}, whose rows start at odd addresses, which is slow in "
         f"torch.mm too, have {means[1]}. The median of all is {median(one.pick for one in found):.3f}x."
     )
     return f"{table}\n\n{told}"
@@ -279,20 +256,15 @@ def map_answer() -> str:
     """What the map answers, in a sentence."""
     found = mapped(recorded("map").stage("map"))
     ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
-    pick, share, reached, padded = map(
-        geometric_mean,
-        (
-            [one.pick for one in found],
-            [one.pick / one.best for one in found],
-            [one.pick for one in found if not one.problem.out_of_reach],
-            far := [one.pick for one in found if one.problem.out_of_reach],
-        ),
-    )
+    share = geometric_mean(one.pick / one.best for one in found)
+    far = [bool(one.problem.out_of_reach) for one in found]
+    parts = found, *([one for one, out in zip(found, far, strict=True) if out is where] for where in (False, True))
+    pick, reached, padded = (mean_figure(map(pick_of, part)) for part in parts)
     return wrapped(
-        f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick:.3f}x the speed of `torch.mm` in "
-        f"the geometric mean: {reached:.3f}x where TMA reaches the operands in place, {padded:.3f}x on the "
-        f"{len(far)} where it does not, which is slow in `torch.mm` too. It is ahead by its whole interval on {ahead} "
-        f"and behind on {behind}, and has {share:.3f} of the speed of the best kernel that was measured beside it."
+        f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick} the speed of `torch.mm` in the "
+        f"geometric mean: {reached} where TMA reaches the operands in place, {padded} on the {sum(far)} where it does "
+        f"not, which is slow in `torch.mm` too. It is ahead by its whole interval on {ahead} and behind on {behind}, "
+        f"and has {share:.3f} of the speed of the best kernel that was measured beside it."
     )
 
 
@@ -306,25 +278,6 @@ def map_h100_origin() -> str:
     )
 
 
-def samplers_answer() -> str:
-    """How often simulated searches found the best after a twentieth of the space, or of the menu, in a sentence."""
-    space, menu = (
-        json.loads(measurement(recorded(name).path / "simulation.json").read_text()) for name in ("space", "menu")
-    )
-
-    def share(runs: Sequence[Mapping[str, Any]], sampler: str) -> str:
-        found = [run["found"] for run in runs if run["sampler"] == sampler]
-        least, mean = min(found), sum(found) / len(found)
-        return f"{mean:.0%}" if least == mean else f"{mean:.0%} ({least:.0%} on one problem)"
-
-    return wrapped(
-        "*Answer.* A twentieth of the space of two problems is enough for `gp`, whose first trials the model chooses, "
-        f"in {share(space, 'gp')} of the runs; for random search in {share(space, 'random')}. On the menu of ten "
-        f"problems to which the model was not fitted: `gp` in {share(menu, 'gp')}, `tpe`, whose first trials the model "
-        f"chooses too, in {share(menu, 'tpe')}, random search in {share(menu, 'random')}."
-    )
-
-
 def fp8() -> str:
     """FP8 products as picked over torch's of the same recipe: each problem, and the means."""
     rows = pd.read_csv(measurement("measurements/fp8.csv"))
@@ -334,8 +287,9 @@ def fp8() -> str:
     for sizes, both in rows.groupby(["m", "n", "k"], sort=False):
         cells = [f"{row.speedup:.3f}x [{row.low:.3f}, {row.high:.3f}]" for row in both.itertuples()]
         lines.append(("x".join(map(str, sizes)), *cells, f"{both.tflops.max():,.0f}"))
-    every = [rows.speedup[rows.recipe == recipe] for recipe in names]
-    lines.append(("geometric mean", *(f"{geometric_mean([*each]):.3f}x" for each in every), ""))
+    parts = [rows[rows.recipe == recipe] for recipe in names]
+    every = [part.speedup for part in parts]
+    lines.append(("geometric mean", *(mean_figure(map(of_row, part.itertuples())) for part in parts), ""))
     lines.append(("behind torch", *(f"{(each < 1).sum()} of {len(each)}" for each in every), ""))
     return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
 
@@ -347,10 +301,11 @@ def groups() -> str:
     for (kind, *sizes), of in rows.groupby(["kind", "groups", "rows", "n", "k"], sort=False):
         name = "x".join(map(str, sizes[1:])) if kind == "batch" else f"{sizes[1]} rows each to {sizes[2]}x{sizes[3]}"
         least = of.loc[of.speedup.idxmin()]
-        mean, worst = f"{geometric_mean([*of.speedup]):.3f}x", f"{least.speedup:.3f}x, {least.routing}"
+        mean, worst = mean_figure(map(of_row, of.itertuples())), f"{least.speedup:.3f}x, {least.routing}"
         lines.append((KINDS_OF_GROUPS[kind], str(sizes[0]), name, mean, worst))
     means = [
-        f"{name} {geometric_mean([*rows.speedup[rows.kind == kind]]):.3f}x" for kind, name in KINDS_OF_GROUPS.items()
+        f"{name} {mean_figure(map(of_row, rows[rows.kind == kind].itertuples()))}"
+        for kind, name in KINDS_OF_GROUPS.items()
     ]
     table = markdown(("call", "groups", "problem", "mean over torch", "least, routing"), lines)
     return f"{table}\n\nGeometric means of all rows: {', '.join(means)}."
@@ -372,10 +327,10 @@ def fresh() -> str:
 
 
 def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:
-    means = [geometric_mean(each) for each in zip(*((one.pick, one.over_faster) for one in points), strict=True)]
+    means = mean_figure(map(pick_of, points)), mean_figure(map(over_faster, points))
     shares = [geometric_mean(each) for each in zip(*((one.pick / one.best, one.best) for one in points), strict=True)]
     least, behind = min(one.pick for one in points), sum(one.high < 1 for one in points)
-    return str(len(points)), *(f"{mean:.3f}x" for mean in (*means, least)), str(behind), *(f"{x:.3f}" for x in shares)
+    return str(len(points)), *means, f"{least:.3f}x", str(behind), *(f"{x:.3f}" for x in shares)
 
 
 def held_out_table() -> str:
@@ -431,15 +386,16 @@ EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-
 def held_out_again() -> str:
     """Sentences on earlier runs of the held-out problems, and what the picks were worth in each."""
     runs = [read(results_root() / f"archive/h200/{name}") for name in EARLIER]
-    means = [geometric_mean(one.pick for one in mapped(run.stage("map"))) for run in (*runs, recorded("map-held-out"))]
+    means = [mean_figure(map(pick_of, mapped(run.stage("map")))) for run in (*runs, recorded("map-held-out"))]
     links = [
-        f"[{mean:.3f}x](../results/archive/h200/{name}/rows.csv.xz)" for mean, name in zip(means, EARLIER, strict=False)
+        mean.replace(" ", f"](../results/archive/h200/{name}/rows.csv.xz) ", 1)
+        for mean, name in zip(means, EARLIER, strict=False)
     ]
     return wrapped(
         "No constant was fitted to them. Three terms of the model were found on earlier runs of the same list, though, "
         "so they are not wholly unseen: what lies outside a matrix, how long a cluster's CTAs wait for one another, "
         "and narrow boxes. In these runs, each on two other boards, the picks of then had a geometric mean of "
-        f"{', '.join(links)} torch.mm; those of the table have {means[-1]:.3f}x."
+        f"[{', ['.join(links)} torch.mm; those of the table have {means[-1]}."
     )
 
 
@@ -489,15 +445,17 @@ def between() -> str:
     """Products of a layer at numbers of rows between the menu's tiles: the menu's best, and the best of all that were
     timed, on an H200; the menu was changed by the rows of an H100, then by these."""
     speeds: dict[GemmProblem, dict[Kernel, float]] = {}
+    us: dict[GemmProblem, float] = {}
     for row in read(results_root() / "h200/between").stage("sweep"):
         if row.ok and not row.point.is_baseline:
             speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
-    known, lines, means = set(binaries()), [], list[tuple[float, ...]]()
+            us[row.point.problem] = row.figures["baseline_us"]
+    known, lines, means = set(binaries()), [], list[tuple[Ratio, ...]]()
     for problem, of in speeds.items():
         best = max(speed for kernel, speed in of.items() if without_pdl(kernel).compiled() in known)
-        means.append((best, max(of.values())))
-        lines.append([str(problem), *(f"{speed:.3f}x" for speed in means[-1])])
-    lines.append(["geometric mean", *(f"{geometric_mean(of):.3f}x" for of in zip(*means, strict=True))])
+        means.append(tuple(of_boards(speed, us[problem]) for speed in (best, max(of.values()))))
+        lines.append([str(problem), *(f"{ratio.median:.3f}x" for ratio in means[-1])])
+    lines.append(["geometric mean", *map(mean_figure, zip(*means, strict=True))])
     return markdown(("m x n x k", "best of the menu, timed", "best of all timed"), lines)
 
 

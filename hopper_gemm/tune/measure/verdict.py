@@ -104,6 +104,15 @@ def published(
     return Ratio(ratio.median, ratio.median / low, ratio.median * high, ratio.pairs)
 
 
+def mean_of(ratios: Sequence[Ratio]) -> Ratio:
+    """Return the geometric mean of speedups on different problems, whose errors are independent: boards and processes
+    scatter by entry."""
+    halves = [[log(ratio.median / ratio.low), log(ratio.high / ratio.median)] for ratio in ratios]
+    mean = exp(sum(log(ratio.median) for ratio in ratios) / len(ratios))
+    below, above = (exp(hypot(*side) / len(ratios)) for side in zip(*halves, strict=True))
+    return Ratio(mean, mean / below, mean * above, sum(ratio.pairs for ratio in ratios))
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The verdict of a check on an entry.

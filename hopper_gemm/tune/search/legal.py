@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tune.parameters import DEFAULTS, FIELDS
@@ -21,9 +21,10 @@ class LegalSpace:
 
     Args:
         configs: legal, resolved, each once.
+        as_text: whether Optuna sees numbers as categories too, not as integers in their range.
     """
 
-    def __init__(self, configs: Sequence[GemmConfig]) -> None:
+    def __init__(self, configs: Sequence[GemmConfig], *, as_text: bool = False) -> None:
         if not configs:
             raise ValueError("a search needs at least one legal config but got none")
         self.configs = list(configs)
@@ -31,6 +32,7 @@ class LegalSpace:
         self.names, self.categories, codes = _kept(self.configs)
         self._codes = codes
         self._code_of = {name: {str(v): i for i, v in enumerate(self.categories[name])} for name in self.names}
+        self._as_number = {name: _numeric(self.categories[name]) and not as_text for name in self.names}
         self._by_code = {tuple(row): i for i, row in enumerate(codes.tolist())}
         self._scaled = [_coordinates(self.categories[name]) for name in self.names]
         parts = [scaled[codes[:, j]] for j, scaled in enumerate(self._scaled)]
@@ -44,14 +46,20 @@ class LegalSpace:
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Categories as text: a journal turns tuples into lists, and flags have no order."""
-        return {name: CategoricalDistribution([str(value) for value in self.categories[name]]) for name in self.names}
+        """Numbers as integers between the least and the greatest, words as categories of text: a journal turns tuples
+        into lists, and flags have no order."""
+        return {name: self._distribution(name) for name in self.names}
 
-    def parameters(self, number: int) -> dict[str, str]:
+    def _distribution(self, name: str) -> BaseDistribution:
+        values = self.categories[name]
+        if self._as_number[name]:
+            return IntDistribution(values[0], values[-1], log=values[0] > 0)
+        return CategoricalDistribution([str(value) for value in values])
+
+    def parameters(self, number: int) -> dict[str, str | int]:
         """Return a config as Optuna's parameters."""
-        return {
-            name: str(self.categories[name][code]) for name, code in zip(self.names, self._codes[number], strict=True)
-        }
+        values = {name: self.categories[name][code] for name, code in zip(self.names, self._codes[number], strict=True)}
+        return {name: value if self._as_number[name] else str(value) for name, value in values.items()}
 
     def like(self, config: GemmConfig) -> int | None:
         """Return the number of the config that equals another in every parameter of this space, or None.
@@ -71,18 +79,24 @@ class LegalSpace:
         """Return the number of the free config closest to parameters that may be illegal or taken.
 
         Args:
-            parameters: a category of each parameter.
+            parameters: a category of each parameter, or a number in its range.
             free: numbers of configs.
         """
-        code = self._code(parameters)
-        wanted = np.concatenate([scaled[c] for scaled, c in zip(self._scaled, code, strict=True)])
+        values = {}
+        for name in self.names:
+            code = self._code_of[name].get(str(parameters[name]))
+            values[name] = parameters[name] if code is None else self.categories[name][code]
+        wanted = self._located(values)
         return int(free[np.abs(self.points[free] - wanted).sum(axis=1).argmin()])
 
     def coordinates(self, config: GemmConfig) -> np.ndarray:
         """Return the coordinates of any config in this space; a word without a category lies between all others."""
+        return self._located({name: _value(config, name) for name in self.names})
+
+    def _located(self, config: Mapping[str, Any]) -> np.ndarray:
         parts = []
         for name, scaled in zip(self.names, self._scaled, strict=True):
-            values, value = self.categories[name], _value(config, name)
+            values, value = self.categories[name], config[name]
             if value in values:
                 parts.append(scaled[values.index(value)])
             elif scaled.shape[1] == 1 and _numeric([value, *values]):

@@ -147,17 +147,40 @@ class Ranked(LegalSampler):
         return int(free[self._predicted[free].argmin()])
 
 
-class Tpe(LegalSampler):
-    """Proposes the free legal config nearest to the suggestion of Optuna's TPE."""
+class Plugged(LegalSampler):
+    """Proposes the free legal config nearest to what any Optuna sampler suggests, which learns of that config.
 
-    def __init__(self, space: LegalSpace, objective: Objective, seed: int, initial: Iterable[int] = ()) -> None:
+    Args:
+        sampler: of :mod:`optuna.samplers`, or another of its base class. It sees numbers as integers between the least
+            and the greatest value of the space, and words as categories.
+
+    Example:
+        >>> from hopper_gemm.tune.search.legal import LegalSpace
+        >>> space = LegalSpace([GemmConfig(tile_m=m, tile_n=n) for m in (128, 192, 256) for n in (64, 128)])
+        >>> plugged = Plugged(space, Objective(), 0, optuna.samplers.RandomSampler(seed=0))
+        >>> number = plugged.ask()
+        >>> plugged.tell(number, [0.98])  # None where the config did not run
+    """
+
+    def __init__(
+        self,
+        space: LegalSpace,
+        objective: Objective,
+        seed: int,
+        sampler: optuna.samplers.BaseSampler,
+        initial: Iterable[int] = (),
+    ) -> None:
         super().__init__(space, objective, seed, initial)
-        self._tpe = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
+        self._sampler = sampler
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """Return the free config nearest to TPE's suggestion; a random one while TPE has too few results."""
-        suggested = self._tpe.sample_relative(study, trial, self.space.distributions)
-        return self.space.nearest(suggested, free) if suggested else super().choose(study, trial, free)
+        """Return the free config nearest to the sampler's suggestion."""
+        joint = self._sampler.infer_relative_search_space(study, trial)
+        suggested = self._sampler.sample_relative(study, trial, joint)
+        for name, distribution in self.space.distributions.items():
+            if name not in suggested:
+                suggested[name] = self._sampler.sample_independent(study, trial, name, distribution)
+        return self.space.nearest(suggested, free)
 
 
 def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **noted: Any) -> FrozenTrial:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import optuna
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.point import Point
@@ -20,7 +21,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective, joint
-from hopper_gemm.tune.search.samplers import LegalSampler, Losses, Ranked, Tpe, diverse, predictions
+from hopper_gemm.tune.search.samplers import LegalSampler, Losses, Plugged, Ranked, diverse, predictions
 from hopper_gemm.tune.study.files import here_or_recorded
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
@@ -324,7 +325,8 @@ def make(
         return Ranked(space, objective, seed, predicted, [*initial, *seeded])
     seeded += [number for number in diverse(predicted, space.configs, seeds) if number not in seeded]
     if name == "tpe":
-        return Tpe(space, objective, seed, [*initial, *seeded[:seeds]])
+        tpe = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
+        return Plugged(space, objective, seed, tpe, [*initial, *seeded[:seeds]])
     if name == "gp":
         return Gp(space, objective, seed, predicted, [*initial, *seeded[:seeds]], earlier)
     raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)} but got {name!r}")

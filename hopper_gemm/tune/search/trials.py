@@ -51,7 +51,7 @@ def importances(spec: Spec, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     for task, results in by_task.items():
         if len(results) < LEAST:
             continue
-        space = LegalSpace([config for config, _ in results])
+        space = LegalSpace([config for config, _ in results], as_text=True)
         study = optuna.create_study(direction=DIRECTIONS[name])
         for number, (_, value) in enumerate(results):
             study.add_trial(ended_trial(space, number, [value]))
@@ -89,7 +89,7 @@ def write_journal(study: Study, path: Path) -> None:
             journal = Path(folder, "journal")
             storage = JournalStorage(JournalFileBackend(str(journal)))
             for task, rows in tasks.items():
-                space = LegalSpace([row.point.config for row in rows])
+                space = LegalSpace([row.point.config for row in rows], as_text=True)
                 name = f"{study.provenance['study']}/{task}"
                 written = optuna.create_study(study_name=name, storage=storage, directions=objective.directions)
                 for number, row in enumerate(rows):

@@ -14,6 +14,8 @@ import pandas as pd
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.verdict import mean_of, published
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.pooling import by_point, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
@@ -25,9 +27,9 @@ from hopper_gemm.tune.tables.pivot import coded, escaped, interval, markdown, ma
 
 COMPARE_LEGEND = (
     "Cells: speedup over the baseline, above 1 we are faster, with the 95 % interval of its pairs; another process or "
-    "board differs by more (docs/measuring). Configs are tuned for this very problem unless the column says for which. "
-    "Behind: the whole interval lies below 1. isolated: another kernel runs between any two launches; chained: "
-    f"launches run back to back. Configs: {LEGEND}."
+    "board differs by more (docs/measuring), and the intervals of the means hold for both. Configs are tuned for this "
+    "very problem unless the column says for which. Behind: the whole interval lies below 1. isolated: another kernel "
+    f"runs between any two launches; chained: launches run back to back. Configs: {LEGEND}."
 )
 
 
@@ -39,7 +41,7 @@ class Mean:
         regime: burst or steady.
         context: isolated or chained.
         against: the baseline.
-        speedup: geometric mean.
+        speedup, low, high: geometric mean, with the 95 % interval that holds for other processes and boards.
         problems: number of problems with a figure.
         total: number of all problems; ``asked`` in the JSON.
         worst, worst_on: the least speedup and its problem.
@@ -50,6 +52,8 @@ class Mean:
     context: str
     against: str
     speedup: float
+    low: float
+    high: float
     problems: int
     total: int
     worst: float
@@ -60,11 +64,16 @@ class Mean:
         """Return the fields by name for JSON, ``total`` as ``asked``."""
         return {"asked" if name == "total" else name: value for name, value in vars(self).items()}
 
+    @property
+    def figure(self) -> str:
+        """The mean with its interval, as the cells of a table have it."""
+        return f"{self.speedup:.3f}x [{self.low:.3f}, {self.high:.3f}]"
+
     def __str__(self) -> str:
         over = self.problems if self.problems == self.total else f"{self.problems} of {self.total}"
         behind = f"behind on {len(self.behind)}: {', '.join(self.behind)}" if self.behind else "behind on none"
         return (
-            f"{self.against}, {self.context}: {self.speedup:.3f}x over {over} problems, "
+            f"{self.against}, {self.context}: {self.figure} over {over} problems, "
             f"least {self.worst:.3f}x on {self.worst_on}, {behind}"
         )
 
@@ -131,6 +140,12 @@ def geometric_mean(values: Iterable[float]) -> float:
     return exp(sum(logarithms) / len(logarithms))
 
 
+def as_published(record: Mapping[str, Any]) -> Ratio:
+    """Return the speedup of a record of :func:`cells` with the interval that holds for other processes and boards."""
+    ratio = Ratio(*(record[name] for name in ("speedup", "speedup_low", "speedup_high", "pairs")))
+    return published(ratio, record["baseline_us"], record["looks"])
+
+
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
     """Return a mean for each regime, context and baseline with a figure; isolated, the headline, comes first.
 
@@ -146,8 +161,9 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
         if ok:
             worst = min(ok, key=lambda record: record["speedup"])
             behind = tuple(record["problem"] for record in ok if record["speedup_high"] < 1)
-            mean = geometric_mean(record["speedup"] for record in ok)
-            averages.append(Mean(*key, mean, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
+            mean = mean_of([as_published(record) for record in ok])
+            middle = mean.median, mean.low, mean.high
+            averages.append(Mean(*key, *middle, len(ok), len(parts[key]), worst["speedup"], worst["problem"], behind))
     return averages
 
 
@@ -196,7 +212,7 @@ def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             for name, record in by_baseline.items()
         }
         rows.append([problem, context, *rates, *(texts.get(name, "") for name in names), first["config"], tuned_on])
-    speedups = {(mean.context, mean.against): f"{mean.speedup:.3f}x" for mean in means(records)}
+    speedups = {(mean.context, mean.against): mean.figure for mean in means(records)}
     for context in [name for name in CONTEXTS if any(record["context"] == name for record in records)]:
         rows.append(["geometric mean", context, "", "", *(speedups.get((context, n), "") for n in names), "", ""])
     columns = ["problem", "context", "us", "TFLOP/s", *names, "config", "tuned on"]

@@ -13,6 +13,8 @@ import pandas as pd
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.measure.verdict import mean_of, published
+from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
@@ -130,12 +132,13 @@ def _figures(problems: Sequence[Mapped]) -> dict[str, str]:
     def mean(values: Iterable[float]) -> str:
         return f"{geometric_mean(values):.3f}"
 
+    picks = mean_of([published(Ratio(one.pick, one.low, one.high, 1), one.torch_us) for one in problems])
     techniques = Counter(technique_words(problem.kernel) for problem in problems)
     worst = min(problems, key=lambda problem: problem.pick)
     listed = [problem for problem in problems if problem.listed is not None]
     return {
         "problems": str(len(problems)),
-        "pick": mean(problem.pick for problem in problems),
+        "pick": f"{picks.median:.3f} [{picks.low:.3f}, {picks.high:.3f}]",
         "least": f"{worst.pick:.3f} {problem_label(worst.problem)}",
         "ahead": str(sum(problem.low > 1 for problem in problems)),
         "behind": str(sum(problem.high < 1 for problem in problems)),

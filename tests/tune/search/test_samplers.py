@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import optuna
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
@@ -15,7 +16,7 @@ from hopper_gemm.tune.search import gaussian, gp
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
-from hopper_gemm.tune.search.samplers import diverse, predictions
+from hopper_gemm.tune.search.samplers import Plugged, diverse, predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.space import points
 from tests.tune.run.instant import SEARCH, spec_of
@@ -47,6 +48,30 @@ def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
 def test_what_is_being_measured_is_not_proposed_again(space, name):
     sampler = make(name, space, Objective(), 0, predictions(space.configs, CUBE))
     assert len({sampler.ask() for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize("name", ["RandomSampler", "NSGAIISampler", "TPESampler"])
+def test_any_sampler_of_optuna_tries_every_legal_config_once(space, name):
+    """What it suggests becomes the nearest config that is free, and it learns of that one."""
+    few = LegalSpace(space.configs[::16])
+    sampler = Plugged(few, Objective(), 0, getattr(optuna.samplers, name)(seed=0))
+    for _ in range(len(few)):
+        number = sampler.ask()
+        sampler.tell(number, None if number % 5 == 0 else [float(number)])
+    assert sorted({*sampler.losses, *sampler.failed}) == list(range(len(few)))
+
+
+def test_a_sampler_sees_numbers_as_numbers_and_a_journal_sees_text(space):
+    """CMA-ES and QMC know no categories."""
+    numbers, text = (LegalSpace(space.configs, as_text=as_text) for as_text in (False, True))
+    assert numbers.parameters(7)["tile_m"] == space.configs[7].tile_m
+    assert text.parameters(7)["tile_m"] == str(space.configs[7].tile_m)
+    for kind in (numbers, text):
+        assert {kind.find(kind.parameters(i)) for i in range(len(space))} == set(range(len(space)))
+        for name, distribution in kind.distributions.items():
+            distribution.to_internal_repr(kind.parameters(7)[name])
+    between = numbers.parameters(7) | {"tile_m": numbers.parameters(7)["tile_m"] + 1}
+    assert numbers.nearest(between, np.arange(len(space))) == 7
 
 
 def test_a_space_keeps_only_what_tells_configs_apart(space):

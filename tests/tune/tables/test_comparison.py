@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from math import log
+
 import pytest
 
 from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.spec import AGAINST
-from hopper_gemm.tune.tables.comparison import cells, compare_page, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import as_published, cells, compare_page, geometric_mean, means
 from tests.tune.tables.making import row, write_study
 
 
@@ -47,6 +50,15 @@ def test_a_mean_is_geometric_and_says_what_it_lacks_and_who_is_behind():
     assert "over 3 of 4 problems, least 0.500x on 1024x512x512, behind on 1: 1024x512x512" in str(cublas)
 
 
+def test_the_interval_of_a_mean_holds_for_other_boards_and_narrows_with_the_problems():
+    """It follows from the published intervals of the problems, whose errors are independent."""
+    mean, single = (means(cells([cell(512 * (i + 1), speedup=1.05) for i in range(n)]))[0] for n in (4, 1))
+    (record,) = cells([cell(512, speedup=1.05)])
+    assert (single.low, single.high) == (as_published(record).low, as_published(record).high)
+    assert log(mean.speedup / mean.low) == pytest.approx(log(single.speedup / single.low) / 2)
+    assert log(mean.high / mean.speedup) == pytest.approx(log(single.high / single.speedup) / 2)
+
+
 def test_a_geometric_mean_passes_over_what_is_missing():
     assert geometric_mean([2.0, float("nan"), 0.5]) == 1.0
 
@@ -61,9 +73,9 @@ def test_the_page_leads_with_isolated_and_names_the_chained_figure_beside_it(tmp
         for c in ("isolated", "chained")
     )
     assert second == first + 1
-    assert "| geometric mean | isolated |  |  | 1.060x |" in page
-    assert "| geometric mean | chained |  |  | 1.200x |" in page
-    assert "- cublas, isolated: 1.060x over 2 problems" in page
+    assert "| geometric mean | isolated |  |  | 1.060x [" in page
+    assert "| geometric mean | chained |  |  | 1.200x [" in page
+    assert re.search(r"- cublas, isolated: 1\.060x \[1\.0\d\d, 1\.\d{3}\] over 2 problems", page)
     assert "Regime: burst; context: chained, isolated; board: GPU-1." in page
 
 

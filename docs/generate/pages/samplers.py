@@ -1,0 +1,205 @@
+"""Simulated searches of the spaces that were recorded whole: what each sampler is worth, over trials and over seconds.
+
+Scores are computed from the runs of :mod:`benchmarks.samplers` and the rows that they searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.samplers import FILE, STUDIES, kernels, tasks
+from docs.generate.pages.wording import wrapped
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.search.simulate import CLOSED, SHARE, WITHIN, random_search_regret
+from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.tables.pivot import markdown
+
+COMPILE_SECONDS = 1.0
+"""Seconds that compiling a kernel takes on a core, rounded."""
+
+POINT_SECONDS = 0.043
+"""Seconds that a point of the joint sweep took, its kernel compiled before: 137.8 s, 3,215 rows, one NVIDIA H200."""
+
+STEPS = 200
+"""Equal steps of time of a score over seconds."""
+
+RESAMPLES = 2000
+
+NAMES = {
+    "prior": "the model's order",
+    "gp": "`gp`",
+    "TPESampler": "Optuna TPE, multivariate (`tpe`)",
+    "GPSampler": "Optuna GP",
+    "CmaEsSampler": "Optuna CMA-ES",
+    "QMCSampler": "Optuna QMC",
+    "random": "random search",
+}
+
+
+@cache
+def runs() -> pd.DataFrame:
+    """Every run with its two scores, whether it came within 1 % in a twentieth of the space, and after how many
+    trials."""
+    table = pd.read_csv(FILE, dtype={"steps": str})
+    scored = [_scored(row) for row in table.itertuples()]
+    return pd.concat([table, pd.DataFrame(scored)], axis=1)
+
+
+@cache
+def baseline(study: str, name: str) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+    """Return, for random search on a problem: its expected regret and seconds after each trial, the trials until it has
+    made up 95 % of the median config's regret, and the regret of each config."""
+    task, codes = tasks(study)[name], kernels(study)[name]
+    regrets = task.best / np.nan_to_num(task.speedups, nan=1e-9) - 1
+    count = len(regrets)
+    expected = random_search_regret(regrets, count)
+    close = expected <= (1 - CLOSED) * np.median(regrets)
+    sizes = np.unique(codes, return_counts=True)[1]
+    drawn = np.arange(1, count + 1)
+    missed = np.ones((count, len(sizes)))  # chance that no config of a kernel was drawn yet
+    for trial in range(count):
+        before = missed[trial - 1] if trial else np.ones(len(sizes))
+        missed[trial] = before * np.maximum(count - trial - sizes, 0) / (count - trial)
+    seconds = COMPILE_SECONDS * (1 - missed).sum(axis=1) + POINT_SECONDS * drawn
+    return expected, seconds, int(close.argmax()) + 1, regrets
+
+
+def _scored(row: Any) -> dict[str, float]:
+    expected, seconds, until, regrets = baseline(row.study, row.task)
+    until = min(until, row.trials)
+    steps = [tuple(map(int, step.split(":"))) for step in row.steps.split()]
+    trial, compiled, number = (np.array(part) for part in zip(*steps, strict=True))
+    regret = regrets[number]
+    # over trials
+    after = np.searchsorted(trial, np.arange(1, until + 1), side="right") - 1
+    over_trials = (1 - regret[after] / np.maximum(expected[:until], 1e-12)).mean()
+    # over seconds: before its first result a search is where random search is before its first
+    spent = COMPILE_SECONDS * compiled + POINT_SECONDS * trial
+    at = np.linspace(seconds[0], seconds[until - 1], STEPS)
+    theirs = expected[np.searchsorted(seconds, at, side="right") - 1]
+    mine = regret[np.maximum(np.searchsorted(spent, at + 1e-9, side="right") - 1, 0)]
+    over_seconds = (1 - mine / np.maximum(theirs, 1e-12)).mean()
+    close = np.flatnonzero(regret <= WITHIN)
+    needed = float(trial[close[0]]) if len(close) else np.inf
+    found = needed <= max(1, round(SHARE * len(regrets)))
+    return {"score": over_trials, "seconds": over_seconds, "found": float(found), "needed": needed}
+
+
+def regret_of(row: Any) -> np.ndarray:
+    """The regret of a run after each trial."""
+    regrets = baseline(row.study, row.task)[3]
+    steps = [tuple(map(int, step.split(":"))) for step in row.steps.split()]
+    after = np.searchsorted([trial for trial, *_ in steps], np.arange(1, row.trials + 1), side="right") - 1
+    return np.where(after < 0, np.inf, regrets[[number for *_, number in steps]][after])
+
+
+def table_of(study: str) -> pd.DataFrame:
+    """A line for each sampler, without and with the model's first configs: the mean over problems of both scores and of
+    the share of runs that found the best, their 95 % intervals, and the least score of a problem.
+
+    Seeds are drawn anew, of each problem on its own; the problems stay.
+    """
+    part = runs().query("study == @study")
+    lines = {}
+    for (sampler, model), own in part.groupby(["sampler", "model"]):
+        every = own.groupby("seed")["task"].nunique()
+        own = own[own["seed"].isin(every[every == len(tasks(study))].index)]
+        if own.empty:
+            continue
+        cells = {"seeds": str(own["seed"].nunique())}
+        for figure in ("score", "seconds", "found"):
+            by_task = own.pivot(index="seed", columns="task", values=figure).to_numpy()
+            rng = np.random.default_rng(0)
+            chosen = rng.integers(len(by_task), size=(RESAMPLES, *by_task.shape))
+            drawn = np.take_along_axis(by_task[None], chosen, axis=1).mean(axis=(1, 2))
+            low, high = np.quantile(drawn, [0.025, 0.975])
+            form = "{:.0%}" if figure == "found" else "{:.2f}"
+            cells[figure] = form.format(by_task.mean())
+            if len(by_task) > 1:
+                cells[figure] += f" [{form.format(low)}, {form.format(high)}]"
+        cells["least"] = f"{own.groupby('task')['score'].mean().min():.2f}"
+        lines[sampler, bool(model)] = cells
+    return pd.DataFrame(lines).T
+
+
+def scores(study: str) -> str:
+    """The table of a study in Markdown."""
+    found = table_of(study)
+    order = [(name, model) for name in NAMES for model in (True, False) if (name, model) in found.index]
+    lines = []
+    for name, model in order:
+        cells = found.loc[(name, model)]
+        knows = {"prior": "", "random": ""}.get(name, "with" if model else "without")
+        figures = (cells[column] for column in ("score", "least", "seconds", "found", "seeds"))
+        lines.append((NAMES[name], knows, *figures))
+    names = "score over trials", "least of the problems", "score over seconds", "found in 5 %", "seeds"
+    return markdown(("sampler", "model", *names), lines)
+
+
+def answer() -> str:
+    """In sentences: what the model finds alone, and what a search adds to it."""
+    first = runs().query("sampler == 'prior'").set_index(["study", "task"])["needed"]
+    told = [f"{(first[study] == 1).sum()} of the {len(tasks(study))} problems of {study}" for study in STUDIES]
+    behind = [
+        task.best / task.speedups[task.predicted.argmin()] - 1 for study in STUDIES for task in tasks(study).values()
+    ]
+    figures = {study: table_of(study) for study in STUDIES}
+
+    def share(sampler: str, model: bool, studies: Iterable[str] = STUDIES) -> str:
+        return ", ".join(f"{figures[study].loc[(sampler, model), 'found']} ({study})" for study in studies)
+
+    return wrapped(
+        f"*Answer.* The model's first config is within 1 % of the recorded best on {told[0]}, {told[1]} and {told[2]}: "
+        f"there a search adds nothing to the model. On the others, up to {max(behind):.1%} behind, it does: in 5 % of "
+        f"the space `gp`, which begins with the model's configs, is within 1 % in {share('gp', True)} of the runs; "
+        f"without the model in {share('gp', False)}, random search in {share('random', False)}. On menu nothing was "
+        "fitted to the rows."
+    )
+
+
+def heuristics() -> str:
+    """What the recorded rows say of nvMatmulHeuristics' configs: how many of them are kernels of the menu, and the best
+    of those beside the model's picks."""
+    listed = pd.read_csv(results_root() / "measurements/matmul-heuristics.csv")
+    rows = [row for row in read_study(results_root() / STUDIES["menu"]).stage("map") if row.ok]
+    lines, counts = [], [0, 0]
+    for (m, n, k), part in listed.groupby(["m", "n", "k"], sort=False):
+        own: dict[tuple[int, ...], float] = {}
+        for row in rows:
+            sizes, config = row.point.problem, row.point.config
+            if (sizes.m, sizes.n, sizes.k) == (m, n, k) and row.point.against == "cublas":
+                key = _shape(config)
+                own[key] = max(own.get(key, 0.0), row.figures["speedup"])
+        names = ["cta_m", "cta_n", "cluster_m", "cluster_n", "split_k"]
+        theirs = [own.get(key) for key in part[names].itertuples(index=False, name=None)]
+        task = next(task for name, task in tasks("menu").items() if name.startswith(f"{m}x{n}x{k} "))
+        picks, best = task.speedups[task.predicted.argsort()], max(own.values())
+        shares = [_best(theirs[:top], best) for top in (1, 8, 16)] + [_best(picks[:top], best) for top in (1, 8)]
+        timed = sum(one is not None for one in theirs)
+        counts = [counts[0] + timed, counts[1] + len(theirs)]
+        lines.append((f"{m}x{n}x{k}", f"{timed} of {len(theirs)}", *shares))
+    heads = *(f"its best of {top}" for top in (1, 8, 16)), "our pick", "best of 8 picks"
+    table = markdown(("problem", "configs that were timed", *heads), lines)
+    told = (
+        f"{counts[0]} of its {counts[1]} configs are kernels of the menu. The others were not timed: that needs a GPU."
+    )
+    return f"{table}\n\n{told}"
+
+
+def _shape(config: Kernel) -> tuple[int, ...]:
+    """Tile, cluster and parts of k, of C as it lies."""
+    sides = (config.tile_m, config.tile_n), (config.cluster_m, config.cluster_n)
+    (tile, cluster) = (side[::-1] if config.swap_ab else side for side in sides)
+    return (*tile, *cluster, config.split_k)
+
+
+def _best(speedups: Iterable[float | None], best: float) -> str:
+    """The greatest over the best of all; empty where none was timed."""
+    timed = [one for one in speedups if one is not None and one == one]
+    return f"{max(timed) / best:.3f}" if timed else ""
