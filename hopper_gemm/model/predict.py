@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, inf
+from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -172,36 +172,6 @@ class ModelConstants:
 
 FITTED = ModelConstants()
 """The rates of an NVIDIA H200."""
-
-BEFORE = ModelConstants(
-    **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "torn", "shred"), 0.0),
-    **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
-    **dict.fromkeys(("l2_bytes", "scatter", "gather"), 71.6),
-    l2_share=inf,
-    half=0.752,
-    quarter=0.342,
-    dram_share=0.809,
-    dram_rate=0.96,
-    straight=0.098,
-    latency=403.0,
-    stage=49.8,
-    write_share=0.214,
-    drain=122.0,
-    epilogue=13.4,
-    direct=2.7,
-    thread_loads=0.659,
-    sharpness=7.06,
-    launch=5510.0,
-    meet=1500.0,
-    apart=1500.0,
-    fast_hz=1.81e9,
-    knee=0.232,
-    slope_hz=0.297e9,
-)
-"""The constants fitted to 1,200 bursts before the suite was measured; effects not known then are zero. With these the
-notebooks show how well the model predicted unseen problems."""
-
 
 GATED_ALONE = 1.6
 """Time of a gated launch of one consumer over several rows of tiles, relative to what is predicted otherwise: at 257

@@ -19,7 +19,6 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
-from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.model.roofline import SXM, Chip
@@ -28,6 +27,14 @@ from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.sealed import SumError, check_sum, parsed, printable, sealed
 
 FILE = "best_configs.json"
+
+REGIMES = ("burst", "steady")
+"""``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
+read over the same window."""
+
+CONTEXTS = ("isolated", "chained")
+"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back
+to back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
 
 WARMUP = "warmup"
 """Study of an entry that no search found: the best of a few picks, each timed for some launches. An entry of a search
@@ -90,7 +97,7 @@ def slug(name: str) -> str:
 _KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
 """JSON types of an entry's fields, by annotation."""
 
-_FIX = "restore the file, or remove it and tune again"
+RESTORE = "restore the file, or remove it and tune again"
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
@@ -105,46 +112,30 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
     try:
         check_sum(text, path)
     except SumError as error:
         raise TunedTableError(str(error)) from None
-    return _entries(path, table)
+    return entries_of(path, table)
 
 
-def seal_tuned(path: Path) -> int:
-    """Write the sum of a tuned table anew, such as of one that an earlier version wrote or a person corrected; return
-    the number of its entries.
+def entries_of(path: Path, table: Any) -> list[TunedEntry]:
+    """The entries of a table, each checked.
 
     Raises:
-        TunedTableError: it is no tuned table, an entry is invalid, or it cannot be written.
+        TunedTableError: it is no table, or an entry is invalid.
     """
-    try:
-        with _locked(path):
-            table = parsed(path.read_text(encoding="utf-8"))
-            table = {"entries": table} if isinstance(table, list) else table
-            count = len(_entries(path, table))
-            replace_file(path, sealed(table).encode())
-    except TunedTableError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
-    return count
-
-
-def _entries(path: Path, table: Any) -> list[TunedEntry]:
-    """The entries of a table, each checked."""
     entries = table.get("entries") if isinstance(table, dict) else None
     if not isinstance(entries, list):
-        raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {_FIX}")
+        raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {RESTORE}")
     checked = []
     for number, raw in enumerate(entries):
         try:
             checked.append(_entry(raw))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-            raise TunedTableError(f"{path}, entry {number}: {why}; {_FIX}") from None
+            raise TunedTableError(f"{path}, entry {number}: {why}; {RESTORE}") from None
     return checked
 
 
@@ -189,14 +180,14 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
         TunedTableError: the table is damaged, or cannot be written.
     """
     try:
-        with _locked(path):
+        with table_lock(path):
             known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
             for entry in entries:
                 old = known.get(_key(entry))
                 if old is None or _replaces(entry, old, beside):
                     known[_key(entry)] = entry
             merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
-            _entries(path, {"entries": merged})
+            entries_of(path, {"entries": merged})
             replace_file(path, sealed({"entries": merged}).encode())
     except OSError as error:
         raise TunedTableError(
@@ -254,7 +245,7 @@ def _remove_parts(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def table_lock(path: Path) -> Iterator[None]:
     """Wait for the lock of a table and hold it. The operating system frees it when the process ends, however it ends;
     the file stays, since two processes could lock one name whose file was removed in between."""
     import fcntl  # no such module on Windows, where tables are still read

@@ -27,10 +27,10 @@ from hopper_gemm.model.tuned import (
     local_root,
     pick,
     read_tuned,
-    seal_tuned,
     slug,
     write_tuned,
 )
+from hopper_gemm.tune.study.seal import seal_tuned
 from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(1024, 1024, 1024)

@@ -18,10 +18,10 @@ from typing import Any
 from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.rules.fp8 import wgmma_waits
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
 from hopper_gemm.tune.study.files import FileLock
 from hopper_gemm.tune.study.row import Row

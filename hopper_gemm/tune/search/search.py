@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective, joint

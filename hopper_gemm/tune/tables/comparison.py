@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.pooling import by_point, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
