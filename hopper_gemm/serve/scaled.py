@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
@@ -18,7 +17,7 @@ from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, kernel_for
 from hopper_gemm.serve.launches import loading_allowed
 from hopper_gemm.serve.operands import MISALIGNED, reaches, share_memory
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
+from hopper_gemm.serve.ops import OPERATORS, TAGS, implement, untraced
 from hopper_gemm.serve.reference import activated
 
 OPERANDS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
@@ -311,7 +310,8 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
         kind, device = f"{OPERANDS[a.dtype]}_{OUTPUTS[dtype]}", a.get_device()
         added = None if bias is None else aligned(bias)
         with torch.cuda.device(device):
-            kernel = _kernel(m, n, k, kind, promote, invariant, finish, MODE.context, device, CHANGES.count)
+            problem = m, n, k, kind, "kk", invariant, promote
+            kernel = _kernel(problem, finish, MODE.context, device, CHANGES.count)
             laid = of_blocks if scales == "blocks" else aligned
             kernel(a, b.t(), target, added, None, None, scales=(laid(scale_a), laid(scale_b)))
     return target if out is None or target is out else out.copy_(target)
@@ -332,22 +332,10 @@ def of_blocks(scale: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(
-    m: int,
-    n: int,
-    k: int,
-    kind: str,
-    promote: int,
-    invariant: bool,
-    finish: Epilogue,
-    context: str,
-    device: int,
-    _: int,
-) -> Any:
-    """The kernel of a problem in a context, until the tables change."""
-    problem = GemmProblem(m, n, k, kind, batch_invariant=invariant, promote=promote)
+def _kernel(fields: tuple[Any, ...], finish: Epilogue, context: str, device: int, _: int) -> Any:
+    """The kernel of the fields of a problem in a context, until the tables change."""
     with loading_allowed():
-        return kernel_for(problem, device, None, finish)
+        return kernel_for(GemmProblem(*fields), device, None, finish)
 
 
 def by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Any:
@@ -362,17 +350,9 @@ def _written(run: Any, *given: Any) -> None:
     run(*given[:-1], out=given[-1])
 
 
-for _name, _schema in (
-    ("scaled_mm", f"({_ARGUMENTS}) -> Tensor"),
-    ("scaled_mm_out", f"({_ARGUMENTS}, Tensor(a!) out) -> ()"),
-):
-    _ways = {"CUDA": _on_gpu, "CPU": _on_cpu}
-    OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for _key, _run in _ways.items():
-        OPERATORS.impl(_name, _run if _name == "scaled_mm" else partial(_written, _run), _key)
-    OPERATORS.impl(_name, partial(by_autograd, _name), "Autograd", with_keyset=True)
-    _fake = _on_fake if _name == "scaled_mm" else partial(_written, _on_fake)
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
-    register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(
-        lambda a, b, *rest, **named: 2 * a[0] * a[1] * b[1]  # as torch counts its own
-    )
+_runs = {"CUDA": _on_gpu, "CPU": _on_cpu}
+OPERATORS.define(f"scaled_mm({_ARGUMENTS}) -> Tensor", tags=TAGS)
+OPERATORS.define(f"scaled_mm_out({_ARGUMENTS}, Tensor(a!) out) -> ()", tags=TAGS)
+implement("scaled_mm", _on_fake, **_runs, Autograd=partial(by_autograd, "scaled_mm"))
+_runs = {key: partial(_written, run) for key, run in _runs.items()}
+implement("scaled_mm_out", partial(_written, _on_fake), **_runs, Autograd=partial(by_autograd, "scaled_mm_out"))
