@@ -368,8 +368,7 @@ def _check(call: Grouped) -> None:
     _refuse_following(call)
     wanted = (*b.shape[::2], a.dtype, a.device)
     if bias is not None and (*bias.shape, bias.dtype, bias.device) != wanted:
-        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise MisfitError(f"bias must be {tuple(b.shape[::2])} {a.dtype} on {a.device} but is {given}")
+        raise MisfitError(checks.misfit("bias", bias, tuple(b.shape[::2]), a.device, a.dtype))
 
 
 def check_values(offs: torch.Tensor, size: int, masked: bool = False) -> None:

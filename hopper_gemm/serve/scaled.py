@@ -12,7 +12,7 @@ from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
 from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device
+from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device, misfit
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, kernel_for
 from hopper_gemm.serve.launches import loading_allowed
@@ -127,7 +127,9 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    (a, b), (first, recipe_a, second, recipe_b, *swizzles) = given[:2], map(_single, given[2:])
+    (a, b), listed = given[:2], given[2:]
+    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in listed]
+    first, recipe_a, second, recipe_b, *swizzles = single
     recipes = [recipe_a, recipe_b]
     refuse_gradients(first, second)
     why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
@@ -135,11 +137,6 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
     return Recipe(first, second, scales, BLOCK if scales == "blocks" else 0 if fast else promote), why
-
-
-def _single(given: Any) -> Any:
-    """What is given, or the only item of a list."""
-    return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
 
 
 def _names(recipes: list[Any]) -> tuple[str, str]:
@@ -214,8 +211,7 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
         _check_scales(m, n, scales, a.device, scale_a, scale_b)
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
-        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {given}")
+        raise MisfitError(misfit("bias", bias, (n,), a.device, wide))
     if b.device != a.device or b.dtype != a.dtype:
         raise MisfitError(f"mat_b must be {a.dtype} on {a.device} but is {b.dtype} on {b.device}; move it with .to()")
     if out is not None:
@@ -223,10 +219,9 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
 
 
 def _check_out(shape: tuple[Any, ...], dtype: Any, device: Any, out: torch.Tensor) -> None:
-    """Refuse an output that does not fit, as :func:`_check` does: torch would spread a product over it."""
+    """Refuse an output that does not fit, as :func:`check` does: torch would spread a product over it."""
     if (tuple(out.shape), out.dtype, out.device) != (shape, dtype, device):
-        given = f"{tuple(out.shape)} {out.dtype} on {out.device}"
-        raise MisfitError(f"out must be {shape} {dtype} on {device} but is {given}")
+        raise MisfitError(misfit("out", out, shape, device, dtype))
 
 
 def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
