@@ -110,7 +110,12 @@ def baddbmm(
 
 
 def _new_sum(
-    addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float, out_dtype: torch.dtype | None
+    addend: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """A new output of ``beta * addend + alpha * (a @ b)``, of arguments that fit; tensors may be fake."""
     check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
