@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
@@ -118,14 +118,13 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     :func:`parts_for`."""
     orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
     ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
-    return tuple(
-        way.but(swizzle=ABREAST if kernel.cluster_size == 1 or way.part_order == "part" else _square(way))
-        for way in ways
-    )
 
+    def swizzle(way: Kernel) -> int:
+        if kernel.cluster_size == 1 or way.part_order == "part":
+            return ABREAST
+        return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
 
-def _square(way: Kernel) -> int:
-    return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
+    return tuple(way.but(swizzle=swizzle(way)) for way in ways)
 
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
@@ -173,12 +172,26 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
-    ranked = offers_of(problem.batch_invariant, finish is not None and finish.gated, chip).ranked(problem)
-    best: list[Ranked] = []
+    offers, bounds = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
+    ranked = by_bound(offers, bounds, problem)
+    best: list[tuple[float, int, Kernel]] = []  # seconds, row of the binary, and kernel: each binary once
     for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
-        if not best or least <= best[0][0]:
-            of_kind = (item for item in ranked if item[3].kind == kind)
-            best = _best(of_kind, problem, count, best, finish)
+        if best and best[0][0] < least:
+            continue
+        for bound, row, parts in ranked:
+            offer = offers[row]
+            if offer.kind != kind:
+                continue
+            pace = PACED if offer.binary.pace else 1.0
+            if len(best) == count and bound * pace > best[-1][0]:
+                break  # all others take longer: they need no prediction
+            fastest = offer.fastest(parts, problem, finish)
+            if fastest:
+                best.append((fastest[0] * pace, row, fastest[1]))
+                first: dict[int, tuple[float, int, Kernel]] = {}
+                for item in sorted(best, key=itemgetter(0, 1)):
+                    first.setdefault(item[1], item)
+                best = [*first.values()][:count]
     return [kernel for _, _, kernel in best]
 
 
@@ -213,10 +226,6 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue |
         return way
     dynamic = way.but(scheduler="dynamic")
     return dynamic if is_legal(dynamic, problem, finish) else way
-
-
-Ranked = tuple[float, int, Kernel]
-"""Seconds, the number of a binary, and the kernel."""
 
 
 @dataclass(frozen=True)
@@ -262,57 +271,20 @@ class Offer:
         return (min(times), able[times.index(min(times))].kernel) if able else None
 
 
-Bounded = tuple[float, int, int, Offer]
-"""Lower bound of the seconds, the number of a binary, split-K parts, and the offer."""
+@cache
+def _offers(invariant: bool, gated: bool, chip: Chip) -> tuple[list[Offer], LowerBounds]:
+    """The binaries of a menu, and lower bounds of their times; arguments as of :func:`menu`."""
+    ways: dict[Kernel, list[Kernel]] = {}
+    for kernel in menu(invariant, gated):
+        ways.setdefault(kernel.compiled(), []).append(kernel)
+    return [Offer(binary, tuple(of), chip) for binary, of in ways.items()], LowerBounds(list(ways), chip)
 
 
-class Offers:
-    """The binaries of a menu for a GPU, and lower bounds of their times; arguments as of :func:`menu`."""
-
-    def __init__(self, invariant: bool, gated: bool, chip: Chip) -> None:
-        ways: dict[Kernel, list[Kernel]] = {}
-        for kernel in menu(invariant, gated):
-            ways.setdefault(kernel.compiled(), []).append(kernel)
-        self._offers = [Offer(binary, tuple(of), chip) for binary, of in ways.items()]
-        self._bounds, self._chip = LowerBounds(list(ways), chip), chip
-
-    def ranked(self, problem: GemmProblem) -> list[Bounded]:
-        """The numbers of parts to consider of every binary, by the lower bound of each."""
-        pairs = [
-            (row, parts)
-            for row, offer in enumerate(self._offers)
-            for parts in parts_for(offer.binary, problem, self._chip)
-        ]
-        rows, parts = zip(*pairs, strict=True)
-        seconds = self._bounds(problem, rows, parts).tolist()
-        bounded = zip(seconds, rows, parts, map(self._offers.__getitem__, rows), strict=True)
-        return sorted(bounded, key=itemgetter(0, 1, 2))
-
-
-offers_of = cache(Offers)
-
-
-def _best(
-    ranked: Iterable[Bounded],
-    problem: GemmProblem,
-    count: int,
-    best: list[Ranked],
-    finish: Epilogue | None,
-) -> list[Ranked]:
-    """The best binaries of those ranked and those found before, each once. What has a lower bound above the last of
-    these is not predicted."""
-    for least, number, parts, offer in ranked:
-        pace = PACED if offer.binary.pace else 1.0
-        if len(best) == count and least * pace > best[-1][0]:
-            break
-        fastest = offer.fastest(parts, problem, finish)
-        if fastest:
-            best.append((fastest[0] * pace, number, fastest[1]))
-            first: dict[int, Ranked] = {}
-            for item in sorted(best, key=itemgetter(0, 1)):
-                first.setdefault(item[1], item)
-            best = [*first.values()][:count]
-    return best
+def by_bound(offers: Sequence[Offer], bounds: LowerBounds, problem: GemmProblem) -> list[tuple[float, int, int]]:
+    """Lower bound of the seconds, number of the offer, and split-K parts to consider, the least bound first."""
+    pairs = [(row, parts) for row, offer in enumerate(offers) for parts in parts_for(offer.binary, problem, offer.chip)]
+    rows, counts = zip(*pairs, strict=True)
+    return sorted(zip(bounds(problem, rows, counts).tolist(), rows, counts, strict=True))
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
