@@ -254,10 +254,10 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
         return None
 
 
-def compiled_in(kernel: AnyId, store: Path | None = None) -> Literal["store", "package"] | None:
-    """Where a kernel is, by default in the user's store or else in the package; None if it must be compiled. Raises as
+def compiled_in(kernel: AnyId) -> Literal["store", "package"] | None:
+    """Where a kernel is, in the user's store or else in the package; None if it must be compiled. Raises as
     :meth:`KernelStore.report`."""
-    if KernelStore(store or default_store()).report(kernel) is not None:
+    if KernelStore(default_store()).report(kernel) is not None:
         return "store"
     return "package" if shipped(kernel) is not None else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -76,13 +77,7 @@ def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float,
 
 def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of the output, each as large as a cluster computes at once."""
-    return tiles_across(config, problem.m, problem.n)
-
-
-def tiles_across(config: GemmConfig, m: int, n: int) -> int:
-    """:func:`cluster_tiles` of an output of m rows and n columns."""
-    down, across = tile_sides(config, m, n)
-    return down * across
+    return prod(tile_sides(config, problem.m, problem.n))
 
 
 def tile_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
