@@ -57,11 +57,6 @@ def copied(bus_bits: int, clock_hz: float) -> float:
     return round(COPIED * 2 * clock_hz * bus_bits / 8, -10)
 
 
-CHIPS = {"h100": Chip(l2_bytes=50 * 2**20, memory_rate=copied(5120, 2.619e9)), "h200": SXM}
-"""The SXM boards as their driver describes them, by kind (:func:`hopper_gemm.model.tuned.slug`), for plans without one;
-how many clusters run at once is estimated."""
-
-
 def output_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
     """Rows and columns of an (m, n) output as the tiles see it."""
     return (n, m) if config.swap_ab else (m, n)

@@ -9,13 +9,17 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import COPIED, SXM, Chip, clusters_at_once, clusters_launched, work_items
+from hopper_gemm.model.roofline import COPIED, SXM, Chip, clusters_at_once, clusters_launched, copied, work_items
 
 LAUNCH_SECONDS = 1.5e-6
 """Time of a launch before the first and after the last byte, as seen on short kernels on an NVIDIA H200."""
 
 POWER_LIMITED_FLOPS = 840e12
 """Sustained 16-bit rate under the 700 W cap on random data, the best seen in a burst on an NVIDIA H200, FLOP/s."""
+
+CHIPS = {"h100": Chip(l2_bytes=50 * 2**20, memory_rate=copied(5120, 2.619e9)), "h200": SXM}
+"""The SXM boards as their driver describes them, by kind (:func:`hopper_gemm.model.tuned.slug`), for plans without one;
+how many clusters run at once is estimated."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import CHIPS as KINDS
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, clusters_at_once, parts_meet
+from hopper_gemm.tune.limits import CHIPS as KINDS
 from hopper_gemm.tune.limits import limit_seconds, waves
 from hopper_gemm.tune.tables.explain import explain
 from tests.conftest import ROOT

@@ -132,7 +132,7 @@ def test_a_bias_without_factors_is_added_in_the_epilogue_of_addmm(monkeypatch):
 
 def test_what_the_kernel_cannot_run_is_not_offered():
     a, weight = operands()
-    assert not products.able(a, weight.t()), "on a CPU"
+    assert not products.offered({"mat1": a, "mat2": weight.t()}), "on a CPU"
 
 
 def test_enabling_twice_offers_it_once_and_disabling_takes_it_back():
