@@ -27,8 +27,8 @@ from benchmarks.held_out import read_held_out
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.tune.limits import waves
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
 

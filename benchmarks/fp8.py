@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.point import Sample
 from hopper_gemm.model.problem import BLOCK
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
@@ -33,6 +32,7 @@ from hopper_gemm.tune.measure.device import DeviceInfo, describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import MatrixSet, make_workload
+from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import speedup
 from tests.verify.harness import compile_all
 

@@ -30,8 +30,9 @@ from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
 from hopper_gemm.lab.guard.binaries import EARLIER_ARGUMENTS, with_arguments
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import pick, recorded_entries
+from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current

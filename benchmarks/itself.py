@@ -8,11 +8,11 @@ repository's root: ``python -m benchmarks.itself``.
 from __future__ import annotations
 
 from hopper_gemm.compiler.store import default_store
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 PROBLEMS = [(1024, 1024, 1024), (2048, 512, 1024), (128, 2048, 1024), (2048, 2048, 2048), (4096, 4096, 4096)]

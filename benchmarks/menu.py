@@ -38,10 +38,11 @@ import numpy as np
 from benchmarks.fresh import drawn
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
+from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, Offers, binaries, launches
+from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, binaries, by_bound, launches
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
@@ -220,20 +221,16 @@ def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.
     """Seconds by problem and binary, of its best way to launch; infinite where it cannot run or is :data:`BEHIND` the
     best by its lower bound. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
     table = np.full((len(problems), len(kernels)), np.inf)
-    offered = [
-        Offer(index, kernel, launches(kernel), SXM, None if kernel.parts_at_launch else kernel.split_k)
-        for index, kernel in enumerate(kernels)
-    ]
-    offers = Offers(offered, SXM)
+    offers, bounds = [Offer(kernel, launches(kernel), SXM) for kernel in kernels], LowerBounds(kernels)
     for row, problem in zip(table, problems, strict=True):
-        ranked = sorted(offers.ranked(problem), key=lambda item: item[:3])
+        ranked = by_bound(offers, bounds, problem)
         for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
             if least and row.min() < least:
                 continue
-            for bound, index, parts, offer in (item for item in ranked if item[3].kind == kind):
+            for bound, index, parts in (item for item in ranked if offers[item[1]].kind == kind):
                 if bound > BEHIND * row.min():
                     break
-                fastest = offer.fastest(parts, problem)
+                fastest = offers[index].fastest(parts, problem)
                 if fastest:
                     row[index] = min(row[index], fastest[0])
     return table

@@ -20,11 +20,11 @@ from hopper_gemm.model import menu
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 PARTS = (2, 4, 8)

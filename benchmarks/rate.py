@@ -13,11 +13,11 @@ from itertools import product
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.statistics import Look, Race, Ratio
 from tests.verify.harness import compile_all
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import CONTEXTS, Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 SHORT, LONG = (GemmProblem(size, size, size) for size in (1024, 4096))

@@ -15,7 +15,7 @@ from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import CHIPS
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed

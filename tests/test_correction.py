@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.correction import DEPTH, MOST_BYTES, cross_validated, data_of, fit, score, text_of
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.questions.map import LIBRARY, points_of
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.spec import MenuSection

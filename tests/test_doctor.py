@@ -19,9 +19,10 @@ from hopper_gemm.cli.machine import Gpu, Machine, this_machine
 from hopper_gemm.compiler import extension, store
 from hopper_gemm.compiler.extension import extension_name
 from hopper_gemm.compiler.store import KernelStore, default_store, shipped_library
-from hopper_gemm.model.roofline import CHIPS, SXM, Chip
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead.prebuild import menu_kernels
+from hopper_gemm.tune.limits import CHIPS
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

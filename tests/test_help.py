@@ -13,8 +13,8 @@ import hopper_gemm
 from hopper_gemm.cli import app
 from hopper_gemm.cli.progress import watching
 from hopper_gemm.model.config import PARAMETERS, GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.questions.sweep import Progress
 from hopper_gemm.tune.study.row import Row
 from tests.conftest import ROOT

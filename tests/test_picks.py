@@ -18,9 +18,9 @@ from docs.generate.measurements import measurement
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
 from tests.conftest import ROOT

@@ -14,10 +14,11 @@ from hopper_gemm.compiler.store import KernelStore, default_store, shipped, ship
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import own_paths, tables
-from hopper_gemm.model.roofline import CHIPS, SXM, Chip
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU, menu_kernels
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tune.study.files import shown
 
@@ -233,7 +234,7 @@ def kind_of(gpu: str | None) -> str | None:
     """Return the kind of GPU that ``--gpu`` names; without it that of the local GPU.
 
     Raises:
-        ValueError: neither the local GPU nor one of :data:`hopper_gemm.model.roofline.CHIPS`.
+        ValueError: neither the local GPU nor one of :data:`hopper_gemm.tune.limits.CHIPS`.
     """
     local = kind_here()
     if gpu is None:
@@ -247,7 +248,7 @@ def kind_of(gpu: str | None) -> str | None:
 
 def chip_here(kind: str | None, sms: int | None = None) -> Chip:
     """Return the properties of a kind of GPU, with ``sms`` SMs if given: the driver's if the local GPU is of that kind,
-    else those of :data:`hopper_gemm.model.roofline.CHIPS`; without a kind those of an H200."""
+    else those of :data:`hopper_gemm.tune.limits.CHIPS`; without a kind those of an H200."""
     if sms is not None:
         return replace(CHIPS.get(kind or "", SXM), sms=sms)
     if kind is None or kind != kind_here():

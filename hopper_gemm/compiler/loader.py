@@ -8,6 +8,7 @@ import threading
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_launched, tiles_across, work_items
+from hopper_gemm.model.roofline import clusters_launched, tile_sides, work_items
 from hopper_gemm.model.rules.pairs import filled_up
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares
     if config.parts_at_launch:
-        tiles = tiles_across(config, m, n)
+        tiles = prod(tile_sides(config, m, n))
         return tiles * config.split_k * tile, FIXED_WORDS + tiles * shares
     return 0, FIXED_WORDS
 

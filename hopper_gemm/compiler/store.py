@@ -254,10 +254,10 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
         return None
 
 
-def compiled_in(kernel: AnyId, store: Path | None = None) -> Literal["store", "package"] | None:
-    """Where a kernel is, by default in the user's store or else in the package; None if it must be compiled. Raises as
+def compiled_in(kernel: AnyId) -> Literal["store", "package"] | None:
+    """Where a kernel is, in the user's store or else in the package; None if it must be compiled. Raises as
     :meth:`KernelStore.report`."""
-    if KernelStore(store or default_store()).report(kernel) is not None:
+    if KernelStore(default_store()).report(kernel) is not None:
         return "store"
     return "package" if shipped(kernel) is not None else None
 
@@ -274,12 +274,9 @@ class KernelStore:
     root: Path
 
     def object_file(self, kernel: AnyId) -> Path:
-        """The launcher with its device code; the path of an entry whether or not it exists."""
+        """The launcher with its device code; the path of an entry whether or not it exists. Its report lies beside it
+        (``.json``), and the shared library made of it where there was a linker (``.so``)."""
         return self.root / f"{kernel.digest}.o"
-
-    def shared_library(self, kernel: AnyId) -> Path:
-        """The shared library made of the object file, as :meth:`object_file`; absent where there was no linker."""
-        return self.root / f"{kernel.digest}.so"
 
     def report(self, kernel: AnyId) -> CubinReport | None:
         """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged,
@@ -288,14 +285,14 @@ class KernelStore:
         Raises:
             StoreError: another user owns the folder or a file of the entry, or may write to it.
         """
+        file = self.object_file(kernel)
         try:
             with opened_folder(self.root) as folder:
-                entry = unsealed(read_in(folder, self._report_file(kernel)).decode())
+                entry = unsealed(read_in(folder, file.with_suffix(".json")).decode())
                 shared = entry.pop("shared")
-                digests = kernel.digest, sha256(read_in(folder, self.object_file(kernel)))
-                if (entry.pop("kernel"), entry.pop("object")) != digests:
+                if (entry.pop("kernel"), entry.pop("object")) != (file.stem, sha256(read_in(folder, file))):
                     return None
-                if shared is not None and shared != sha256(read_in(folder, self.shared_library(kernel))):
+                if shared is not None and shared != sha256(read_in(folder, file.with_suffix(".so"))):
                     return None
                 return CubinReport(**entry)
         except StoreError:
@@ -317,14 +314,15 @@ class KernelStore:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file, and the shared library made of it, if there is one. Raises as :meth:`prepare`.
         """
+        file = self.object_file(kernel)
         with self._locked() as folder:
             if self.report(kernel) is None:
                 digests = {"object": sha256(object_file), "shared": None if shared is None else sha256(shared)}
-                entry = {"kernel": kernel.digest, **digests, **asdict(report)}
-                self._write(folder, self.object_file(kernel), object_file)
+                self._write(folder, file, object_file)
                 if shared is not None:
-                    self._write(folder, self.shared_library(kernel), shared)
-                self._write(folder, self._report_file(kernel), sealed(entry).encode())
+                    self._write(folder, file.with_suffix(".so"), shared)
+                entry = {"kernel": file.stem, **digests, **asdict(report)}
+                self._write(folder, file.with_suffix(".json"), sealed(entry).encode())
 
     def usage(self) -> Usage:
         """Kernels in the store now; none where there is no folder."""
@@ -373,9 +371,6 @@ class KernelStore:
                 f"compiled kernels must lie in a folder with write access and free space but {self.root} gives "
                 f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
             ) from error
-
-    def _report_file(self, kernel: AnyId) -> Path:
-        return self.root / f"{kernel.digest}.json"
 
     def _write(self, folder: int, path: Path, content: bytes) -> None:
         """Write a file of an open folder atomically, also across a crash of the machine."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from hopper_gemm.model import hopper, predict
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.predict import FITTED, ModelConstants
+from hopper_gemm.model.predict import FITTED
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
@@ -23,13 +23,11 @@ class LowerBounds:
     Args:
         kernels: without stream-K.
         chip: the GPU.
-        constants: of the model.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM, constants: ModelConstants = FITTED) -> None:
-        self._constants = constants
-        self._memory = constants.dram_rate * chip.memory_rate
-        self._table = np.array([_columns(kernel, chip, constants) for kernel in kernels], dtype=float).reshape(-1, 26).T
+    def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
+        self._memory = FITTED.dram_rate * chip.memory_rate
+        self._table = np.array([_columns(kernel, chip) for kernel in kernels], dtype=float).T
 
     def __call__(self, problem: GemmProblem, rows: Sequence[int], parts: Sequence[int]) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
@@ -39,7 +37,7 @@ class LowerBounds:
             rows: numbers of the kernels.
             parts: split-K parts of each.
         """
-        constants, padded, problem = self._constants, bool(problem.padded), problem.in_words
+        constants, padded, problem = FITTED, bool(problem.padded), problem.in_words
         (tile_m, tile_n, tile_k, cluster_m, cluster_n, swapped, at_once, most_ctas, slots, spread, product, math,
          row_a, row_b, passed, depth, hidden, early, dynamic, alone, behind, epilogue, scattered, chunks, box, by_tma,
         ) = self._table[:, rows]  # fmt: skip
@@ -82,9 +80,9 @@ class LowerBounds:
         return seconds
 
 
-def _columns(kernel: Kernel, chip: Chip, constants: ModelConstants) -> tuple[float, ...]:
+def _columns(kernel: Kernel, chip: Chip) -> tuple[float, ...]:
     """Return the values of a kernel that the bound reads, in that order."""
-    fixed = predict.Fixed(kernel, constants)
+    constants, fixed = FITTED, predict.Fixed(kernel)
     at_once, size, ctas = clusters_at_once(fixed.size, chip), fixed.size, fixed.ctas
     row = fixed.stage / fixed.rates[False]
     passed = 2 / sqrt(max(1, predict.NEIGHBOURS // size)) * size / chip.sms / constants.l2_share
@@ -95,7 +93,7 @@ def _columns(kernel: Kernel, chip: Chip, constants: ModelConstants) -> tuple[flo
         *(fixed.product * size / chip.sms, fixed.math, row / kernel.cluster_n, row / kernel.cluster_m, passed),
         *(max(1, kernel.stages - kernel.stagger), kernel.schedule == "pingpong", fixed.early),
         *(kernel.scheduler == "dynamic", fixed.entry),
-        predict.Fixed(kernel.but(pdl=True), constants).entry,  # behind the launch that pads operands
+        predict.Fixed(kernel.but(pdl=True)).entry,  # behind the launch that pads operands
         fixed.epilogue - (predict.through_memory(kernel, constants) if apart else 0.0),
         4.0 * kernel.tile_m * kernel.tile_n if apart else 0.0,
         *(kernel.chunks, fixed.box, kernel.stores == "tma"),

@@ -46,9 +46,9 @@ RULES = (*SHAPE_RULES, *TECHNIQUE_RULES)
 _MORE: dict[type[Kernel], tuple[Rule, ...]] = {}
 
 
-def add_kind(asked: type[GemmConfig], kernel: type[Kernel], rules: tuple[Rule, ...]) -> None:
+def add_kind(config: type[GemmConfig], kernel: type[Kernel], rules: tuple[Rule, ...]) -> None:
     """Register a config class with further parameters, its kernel class, and further rules; their reasons come last."""
-    KINDS[asked] = kernel
+    KINDS[config] = kernel
     _MORE[kernel] = rules
 
 
@@ -69,29 +69,29 @@ def reasons(config: GemmConfig, problem: GemmProblem | None = None, finish: Epil
         >>> [reason.rule for reason in reasons(GemmConfig(tile_m=320, tile_n=128, k_depth=16))]
         ['stages']
     """
-    kernel, found, sound = resolve(config), list[Reason](), True
+    kernel, violations, sound = resolve(config), list[Reason](), True
     for rule in rules_on(kernel):
         if not sound and rule.name in _NEED_SOUND_SHARES:
             continue
         text = rule.check(kernel)
         if text is not None:
-            found.append(Reason(rule.name, text))
+            violations.append(Reason(rule.name, text))
             sound = sound and rule.name not in _SHARES
     if problem is None:
-        return found
-    return [*found, *(pair_reasons(kernel, problem, finish) if sound else ())]
+        return violations
+    return [*violations, *(pair_reasons(kernel, problem, finish) if sound else ())]
 
 
 def pair_reasons(kernel: Kernel, problem: GemmProblem, finish: Epilogue | None = None) -> list[Reason]:
     """Every reason why a kernel that is legal by itself cannot run a problem."""
-    finish, found = finish or finish_of(problem), _broken(PAIR_RULES, kernel, problem.in_words)
+    finish, violations = finish or finish_of(problem), _broken(PAIR_RULES, kernel, problem.in_words)
     if problem.is_fp8:
-        found += _broken(FP8_RULES, kernel, problem)
+        violations += _broken(FP8_RULES, kernel, problem)
     if isinstance(problem, GroupedProblem):
-        found += _broken(GROUP_RULES, kernel, problem)
+        violations += _broken(GROUP_RULES, kernel, problem)
         if finish is not None:
-            found += _broken((GROUP_FINISH,), kernel, problem, finish)
-    return found if finish is None else [*found, *_broken(FINISH_RULES, kernel, problem, finish)]
+            violations += _broken((GROUP_FINISH,), kernel, problem, finish)
+    return violations if finish is None else [*violations, *_broken(FINISH_RULES, kernel, problem, finish)]
 
 
 def _broken(rules: Iterable[Rule], *given: object) -> list[Reason]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
+from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.recipe import with_scales
 from hopper_gemm.model.roofline import SXM, Chip
@@ -20,7 +21,8 @@ from hopper_gemm.model.tuned import (
     Pick,
     TunedEntry,
     TunedTableError,
-    best_entry,
+    as_run,
+    itself,
     local_root,
     modelled,
     read_tuned,
@@ -132,21 +134,21 @@ def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
             kind.
         say: called with a line on each damaged table.
     """
-    asked: list[tuple[Path, str | None]] = []
+    serving: list[tuple[Path, str | None]] = []
     if kind is not None and _named is not None and _named.path is not None:
-        asked += [(_named.path, kind), *([(_named.path, None)] if _named.other_gpus else [])]
+        serving += [(_named.path, kind), *([(_named.path, None)] if _named.other_gpus else [])]
     if _named is None or not _named.alone:
         kinds = [kind] if kind is None or kind not in SISTERS else [kind, SISTERS[kind]]
         for tuned_on in kinds:
             own = [] if tuned_on is None else [path for path in own_paths(tuned_on) if os.path.isfile(path)]
-            asked += [(path, tuned_on) for path in (*own, *recorded_tables().values())]
+            serving += [(path, tuned_on) for path in (*own, *recorded_tables().values())]
     read: dict[Path, tuple[TunedEntry, ...]] = {}
-    for path in dict.fromkeys(path for path, _ in asked):
+    for path in dict.fromkeys(path for path, _ in serving):
         try:
             read[path] = tuple(read_tuned(path))
         except TunedTableError as error:
             say(f"a tuned table is left out: {error}")
-    return [Table(read[path], path, tuned_on, kind) for path, tuned_on in asked if path in read]
+    return [Table(read[path], path, tuned_on, kind) for path, tuned_on in serving if path in read]
 
 
 def find(
@@ -158,7 +160,10 @@ def find(
     finish: Epilogue | None = None,
 ) -> Pick:
     """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
-    Entries of the GPU's sister come after all others, and only for a GPU with as many SMs.
+    Entries of the GPU's sister come after all others, and only for a GPU with as many SMs. A batch-invariant problem
+    also takes an entry of the same problem tuned without that condition, if the entry's config meets it once it reads k
+    forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot reach the matrices and
+    there is no entry, it is that of the problem that :func:`hopper_gemm.model.rules.pairs.filled_up` names.
 
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
@@ -176,25 +181,35 @@ def find(
     if isinstance(problem, GroupedProblem):  # no table has entries of groups
         return modelled(problem, chip, finish)
     problem = with_scales(problem, finish)
-    fitting = [table for table in among if chip.sms == SXM.sms or not table.of_sister]
-    best = [(table, best_entry(table.serving, problem, regime, context, finish)) for table in fitting]
-    ranked = [
-        (
-            (
-                table.of_sister,
-                not same_sizes(entry.problem, problem),
-                entry.problem.dtype != problem.dtype,
-                entry.context != context,
-                entry.study == WARMUP,
-            ),
-            entry,
-            table,
-        )
-        for table, entry in best
-        if entry
+    serving = itself(problem)
+    fitting = [
+        (number, table, entry)
+        for number, table in enumerate(among)
+        if chip.sms == SXM.sms or not table.of_sister
+        for entry in table.serving
+        if entry.problem in serving and is_legal(as_run(entry, problem), problem, finish)
     ]
-    if not ranked:
+    if not fitting:
         return modelled(problem, chip, finish)
-    _, entry, table = min(ranked, key=lambda candidate: candidate[0])
-    pick = served(entry, problem, regime, context, table.path)
-    return pick if table.gpu in (None, entry.kind) else replace(pick, how="other GPU")
+
+    def rank(fit: tuple[int, Table, TunedEntry]) -> tuple[float, ...]:
+        number, table, entry = fit
+        return (
+            table.of_sister,
+            not same_sizes(entry.problem, problem),
+            entry.problem.dtype != problem.dtype,
+            entry.context != context,
+            entry.study == WARMUP,
+            number,
+            entry.regime != regime,
+            -entry.speedup,
+        )
+
+    _, table, entry = min(fitting, key=rank)
+    picked = served(entry, problem, regime, context, table.path)
+    return picked if table.gpu in (None, entry.kind) else replace(picked, how="other GPU")
+
+
+def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
+    """:func:`find` in a single table of entries of this kind of GPU."""
+    return find([Table(tuple(entries))], problem, regime, context)

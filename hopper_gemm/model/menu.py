@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import chain, product
+from itertools import product
 from math import prod
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
@@ -118,14 +118,13 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     :func:`parts_for`."""
     orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
     ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
-    return tuple(
-        way.but(swizzle=ABREAST if kernel.cluster_size == 1 or way.part_order == "part" else _square(way))
-        for way in ways
-    )
 
+    def swizzle(way: Kernel) -> int:
+        if kernel.cluster_size == 1 or way.part_order == "part":
+            return ABREAST
+        return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
 
-def _square(way: Kernel) -> int:
-    return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
+    return tuple(way.but(swizzle=swizzle(way)) for way in ways)
 
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
@@ -151,17 +150,11 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
     return tuple(sorted([parts for parts in numbers if 1 < parts <= most]))
 
 
-def choose(
-    problem: GemmProblem,
-    more: Iterable[Kernel] = (),
-    chip: Chip = SXM,
-    finish: Epilogue | None = None,
-) -> Kernel:
+def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
     Args:
         problem: what is multiplied.
-        more: kernels to choose from as well.
         chip: the GPU.
         finish: of the product.
 
@@ -169,31 +162,36 @@ def choose(
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return next(iter(choices(problem, 1, more, chip, finish)), resolve(GemmConfig()))
+    return next(iter(choices(problem, 1, chip, finish)), resolve(GemmConfig()))
 
 
-def choices(
-    problem: GemmProblem,
-    count: int,
-    more: Iterable[Kernel] = (),
-    chip: Chip = SXM,
-    finish: Epilogue | None = None,
-) -> list[Kernel]:
+def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
     arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
     considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
-    offered = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
-    given = list(map(forward, more) if problem.batch_invariant else more)
-    offers = [offered, _besides(given, offered, chip)] if given else [offered]
-    ranked = sorted(chain.from_iterable(offer.ranked(problem) for offer in offers), key=itemgetter(0, 1, 2))
-    best: list[Ranked] = []
+    offers, bounds = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
+    ranked = by_bound(offers, bounds, problem)
+    best: list[tuple[float, int, Kernel]] = []  # seconds, row of the binary, and kernel: each binary once
     for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
-        if not best or least <= best[0][0]:
-            of_kind = (item for item in ranked if item[3].kind == kind)
-            best = _best(of_kind, problem, count, best, finish)
+        if best and best[0][0] < least:
+            continue
+        for bound, row, parts in ranked:
+            offer = offers[row]
+            if offer.kind != kind:
+                continue
+            pace = PACED if offer.binary.pace else 1.0
+            if len(best) == count and bound * pace > best[-1][0]:
+                break  # all others take longer: they need no prediction
+            fastest = offer.fastest(parts, problem, finish)
+            if fastest:
+                best.append((fastest[0] * pace, row, fastest[1]))
+                first: dict[int, tuple[float, int, Kernel]] = {}
+                for item in sorted(best, key=itemgetter(0, 1)):
+                    first.setdefault(item[1], item)
+                best = [*first.values()][:count]
     return [kernel for _, _, kernel in best]
 
 
@@ -230,43 +228,26 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue |
     return dynamic if is_legal(dynamic, problem, finish) else way
 
 
-Ranked = tuple[float, int, Kernel]
-"""Seconds, the number of a binary, and the kernel."""
-
-
 @dataclass(frozen=True)
 class Offer:
-    """A binary to choose from.
+    """A binary to choose from, its ways to launch, and the GPU."""
 
-    Args:
-        number: tells binaries apart.
-        binary: as it is compiled.
-        ways: to launch it.
-        chip: the GPU.
-        fixed: split-K parts of its ways; None if their number is chosen.
-    """
-
-    number: int
     binary: Kernel
     ways: tuple[Kernel, ...]
     chip: Chip
-    fixed: int | None = None
 
     @cached_property
     def kind(self) -> tuple[bool, bool]:
         """True with the dynamic scheduler, and True where launches are paced."""
         return self.binary.scheduler == "dynamic", self.binary.pace > 0
 
-    def parts(self, problem: GemmProblem) -> tuple[int, ...]:
-        """Numbers of parts to consider."""
-        return parts_for(self.binary, problem, self.chip) if self.fixed is None else (self.fixed,)
-
     @cached_property
     def by_order(self) -> Callable[[int], tuple[tuple[Fixed, ...], ...]]:
         """The ways to launch a number of parts, one tuple for each part order."""
 
         def ways(parts: int) -> tuple[tuple[Fixed, ...], ...]:
-            given = self.ways if self.fixed is not None else [way.but(split_k=parts) for way in self.ways]
+            at_launch = self.binary.parts_at_launch
+            given = [way.but(split_k=parts) for way in self.ways] if at_launch else self.ways
             orders = dict.fromkeys(way.part_order for way in given)
             return tuple(tuple(Fixed(way) for way in given if way.part_order == order) for order in orders)
 
@@ -281,7 +262,7 @@ class Offer:
             # no rule of a problem looks at the raster or the swizzle: the first way stands for all
             if parts_meet(ways[0].kernel, problem, self.chip) and not pair_reasons(ways[0].kernel, problem, finish)
         ]
-        if self.fixed is None and self.binary.cluster_size == 1:
+        if self.binary.parts_at_launch and self.binary.cluster_size == 1:
             legal = [ways for ways in legal if ways[0].kernel.part_order == "part"] or legal
         able = [way for ways in legal for way in ways]
         if problem.padded:
@@ -290,79 +271,20 @@ class Offer:
         return (min(times), able[times.index(min(times))].kernel) if able else None
 
 
-Bounded = tuple[float, int, int, Offer]
-"""Lower bound of the seconds, the place among the offers, split-K parts, and the offer."""
-
-
-class Offers:
-    """Binaries to choose from, and lower bounds of their times.
-
-    Args:
-        offers: the binaries.
-        chip: the GPU.
-    """
-
-    def __init__(self, offers: Sequence[Offer], chip: Chip) -> None:
-        self.offers = tuple(offers)
-        self._bounds = LowerBounds([offer.binary for offer in offers], chip)
-
-    def ranked(self, problem: GemmProblem) -> list[Bounded]:
-        """The numbers of parts to consider of every binary, with the lower bound of each."""
-        pairs = [(row, parts) for row, offer in enumerate(self.offers) for parts in offer.parts(problem)]
-        if not pairs:
-            return []
-        rows, parts = zip(*pairs, strict=True)
-        seconds = self._bounds(problem, rows, parts).tolist()
-        return list(zip(seconds, rows, parts, map(self.offers.__getitem__, rows), strict=True))
-
-
 @cache
-def _offers(invariant: bool, gated: bool, chip: Chip) -> Offers:
-    """The binaries of the menu."""
+def _offers(invariant: bool, gated: bool, chip: Chip) -> tuple[list[Offer], LowerBounds]:
+    """The binaries of a menu, and lower bounds of their times; arguments as of :func:`menu`."""
     ways: dict[Kernel, list[Kernel]] = {}
     for kernel in menu(invariant, gated):
         ways.setdefault(kernel.compiled(), []).append(kernel)
-    offers = [
-        Offer(number, binary, tuple(of), chip, None if binary.parts_at_launch else binary.split_k)
-        for number, (binary, of) in enumerate(ways.items())
-    ]
-    return Offers(offers, chip)
+    return [Offer(binary, tuple(of), chip) for binary, of in ways.items()], LowerBounds(list(ways), chip)
 
 
-def _besides(kernels: Sequence[Kernel], menu: Offers, chip: Chip) -> Offers:
-    """Kernels beside those of the menu, each with its own number of parts."""
-    numbers = {offer.binary: offer.number for offer in menu.offers}
-    besides = ((kernel.compiled(), kernel) for kernel in kernels)
-    return Offers(
-        [
-            Offer(numbers.setdefault(binary, len(numbers)), binary, (kernel,), chip, kernel.split_k)
-            for binary, kernel in besides
-        ],
-        chip,
-    )
-
-
-def _best(
-    ranked: Iterable[Bounded],
-    problem: GemmProblem,
-    count: int,
-    best: list[Ranked],
-    finish: Epilogue | None,
-) -> list[Ranked]:
-    """The best binaries of those ranked and those found before, each once. What has a lower bound above the last of
-    these is not predicted."""
-    for least, _, parts, offer in ranked:
-        pace = PACED if offer.binary.pace else 1.0
-        if len(best) == count and least * pace > best[-1][0]:
-            break
-        fastest = offer.fastest(parts, problem, finish)
-        if fastest:
-            best.append((fastest[0] * pace, offer.number, fastest[1]))
-            first: dict[int, Ranked] = {}
-            for item in sorted(best, key=itemgetter(0, 1)):
-                first.setdefault(item[1], item)
-            best = [*first.values()][:count]
-    return best
+def by_bound(offers: Sequence[Offer], bounds: LowerBounds, problem: GemmProblem) -> list[tuple[float, int, int]]:
+    """Lower bound of the seconds, number of the offer, and split-K parts to consider, the least bound first."""
+    pairs = [(row, parts) for row, offer in enumerate(offers) for parts in parts_for(offer.binary, problem, offer.chip)]
+    rows, counts = zip(*pairs, strict=True)
+    return sorted(zip(bounds(problem, rows, counts).tolist(), rows, counts, strict=True))
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
@@ -372,46 +294,3 @@ def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
         return config
     changed = config.but(pdl=True)
     return changed if is_legal(changed) else config
-
-
-def promising(
-    configs: Sequence[Kernel],
-    problem: GemmProblem,
-    keep: int,
-    known: Iterable[Kernel] = (),
-    chip: Chip = SXM,
-) -> set[Kernel]:
-    """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
-    evenly over the techniques, since the model may be wrong about a whole technique.
-
-    Args:
-        configs: legal on the problem.
-        problem: what is multiplied.
-        keep: binaries; every config that launches one of these stays.
-        known: configs whose binaries stay as well, whatever the model predicts.
-        chip: the GPU.
-    """
-    ranked: dict[Kernel, tuple[Any, ...]] = {}
-    for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
-        ranked.setdefault(config.compiled(), technique(config))
-    by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
-    for key, kind in ranked.items():
-        by_technique.setdefault(kind, []).append(key)
-    each = keep // 4 // max(1, len(by_technique))
-    dealt = [key for of in by_technique.values() for key in of[:each]]
-    chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *(config.compiled() for config in known)}
-    return {config for config in configs if config.compiled() in chosen}
-
-
-def technique(config: GemmConfig) -> tuple[Any, ...]:
-    """Key of a config's technique: the parameters that change the algorithm, tile sizes aside."""
-    return (
-        config.schedule,
-        config.split_k > 1,
-        config.reduction,
-        config.part_order,
-        config.swap_ab,
-        config.ctas_per_sm,
-        config.cluster_size > 2,
-        config.pdl,
-    )

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, inf
+from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -173,36 +173,6 @@ class ModelConstants:
 FITTED = ModelConstants()
 """The rates of an NVIDIA H200."""
 
-BEFORE = ModelConstants(
-    **dict.fromkeys(("off_lines", "off_sectors", "drift", "cluster", "counted", "balance"), 0.0),
-    **dict.fromkeys(("beyond", "outside", "narrow", "away", "tail", "heat", "torn", "shred"), 0.0),
-    **dict.fromkeys(("alone", "paired", "piece", "chunk", "lone", "turn"), 0.0),
-    **dict.fromkeys(("l2_bytes", "scatter", "gather"), 71.6),
-    l2_share=inf,
-    half=0.752,
-    quarter=0.342,
-    dram_share=0.809,
-    dram_rate=0.96,
-    straight=0.098,
-    latency=403.0,
-    stage=49.8,
-    write_share=0.214,
-    drain=122.0,
-    epilogue=13.4,
-    direct=2.7,
-    thread_loads=0.659,
-    sharpness=7.06,
-    launch=5510.0,
-    meet=1500.0,
-    apart=1500.0,
-    fast_hz=1.81e9,
-    knee=0.232,
-    slope_hz=0.297e9,
-)
-"""The constants fitted to 1,200 bursts before the suite was measured; effects not known then are zero. With these the
-notebooks show how well the model predicted unseen problems."""
-
-
 GATED_ALONE = 1.6
 """Time of a gated launch of one consumer over several rows of tiles, relative to what is predicted otherwise: at 257
 rows such a kernel (64x144) took the layer of examples/llama_layer.py from 0.96 to 0.79 of torch's speed. The cause is
@@ -315,8 +285,8 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     if promote and kernel.readers == 1:  # no other consumer multiplies while the sums are promoted
         math += constants.drain + PROMOTION * kernel.accumulators * 2 * kernel.tile_k / promote
     taken = l2_bytes_per_stage(kernel, problem)
-    asked, passed = _asked(fixed, problem, taken, sides, chip)
-    load = asked / constants.l2_bytes + constants.stage + _from_dram(fixed, problem, resident, chip)
+    requested, passed = _requested(fixed, problem, taken, sides, chip)
+    load = requested / constants.l2_bytes + constants.stage + _from_dram(fixed, problem, resident, chip)
     load += constants.outside * _outside(fixed, problem, sides) * min(1.0, resident / (sides[0] * sides[1]))
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
     ahead = max(0, kernel.stages - 1 - kernel.stagger)
@@ -328,7 +298,8 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
 
     epilogue = fixed.epilogue
     if finish is not None:
-        longer = _finish_clocks(finish) * kernel.accumulators * kernel.readers
+        longer = ACTIVATION_CLOCKS.get(finish.activation, 0.0) * kernel.accumulators * kernel.readers
+        longer /= 2 if finish.gated else 1  # half of the registers are activated
         epilogue += max(0.0, longer - ORDERED * ordered_stages(kernel) * math / 2)
     rounds = ceil(clusters / resident)
     if kernel.schedule == "pingpong":  # the other consumer multiplies meanwhile, except after the last tile
@@ -359,16 +330,13 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
 
 
-def _finish_clocks(finish: Epilogue) -> float:
-    """Clocks of a finish for one register of one consumer's threads; gated, half of the registers are activated."""
-    return ACTIVATION_CLOCKS.get(finish.activation, 0.0) / (2 if finish.gated else 1)
-
-
 def _math(kernel: Kernel, constants: ModelConstants) -> tuple[float, float]:
     """Clocks of a stage in the tensor cores: the products alone, and with what delays them."""
     product = 2 * kernel.tile_m * kernel.tile_n * kernel.tile_k / hopper.FLOP_PER_CLOCK_PER_SM
     filled = constants.write_share * kernel.stage_bytes / SMEM_BYTES_PER_CLOCK
-    math = max(product, product * _reads_per_math(kernel.share_n) + filled)
+    wgmma = 2 * hopper.WGMMA_M * kernel.share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM
+    reads = ELEMENT_BYTES * hopper.WGMMA_K * (hopper.WGMMA_M + kernel.share_n) / SMEM_BYTES_PER_CLOCK
+    math = max(product, product * (reads / wgmma) + filled)
     if not kernel.stagger and kernel.readers == 1:
         math += constants.drain
     return product, math
@@ -438,7 +406,7 @@ def through_memory(kernel: Kernel, constants: ModelConstants) -> float:
     return tile / constants.scatter + kernel.split_k * own * tile / constants.gather
 
 
-def _asked(
+def _requested(
     fixed: Fixed, problem: GemmProblem, taken: tuple[float, float], sides: tuple[int, int], chip: Chip
 ) -> tuple[float, float]:
     """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
@@ -456,16 +424,16 @@ def _asked(
     layouts, astray = problem.layouts, _astray(problem)
     if kernel.swap_ab:
         layouts, astray = layouts[::-1], astray[::-1]
-    asked = passed = 0.0
+    requested = passed = 0.0
     for side, axis in enumerate(layouts):
         (lines, sectors), inside = astray[side], taken[side]
         more = 0 if axis == "k" else fixed.extra_boxes[side]
         rate = fixed.rates[axis == "k"]
         off = inside * (lines * constants.off_lines + sectors * constants.off_sectors) * slower
         beyond = (fixed.boxes[side] - inside) * constants.beyond
-        asked += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
+        requested += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
         passed += (inside * (1 - again[side]) + beyond) / rate + off
-    return asked, passed
+    return requested, passed
 
 
 def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> float:
@@ -506,12 +474,12 @@ def _repeated(
     (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
     order = tile_order(*sides, raster, swizzle, serpentine, items.stop)
-    asked: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+    read: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
     for item in items:
         part, tile = divmod(item, tiles) if by_part else (item % parts, item // parts)
-        for panels, at in zip(asked, order[tile], strict=True):
+        for panels, at in zip(read, order[tile], strict=True):
             panels.add((part, at))
-    return tuple(1 - len(panels) / len(items) for panels in asked)
+    return tuple(1 - len(panels) / len(items) for panels in read)
 
 
 @cache
@@ -519,21 +487,15 @@ def _astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
     """Return of each operand whether its rows start at sectors but off lines of the L2, and whether they start off
     sectors. Rows of padded operands start at lines."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
-    found = []
+    astray = []
     for name, axis in zip("ab", problem.layouts, strict=True):
         start = 0 if name in problem.out_of_reach else ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES
-        found.append((start in (32, 96), start % 32 > 0))
-    return tuple(found)
+        astray.append((start in (32, 96), start % 32 > 0))
+    return tuple(astray)
 
 
 BURST_HZ = 1.58e9
 """SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks."""
-
-
-def _reads_per_math(share_n: int) -> float:
-    """Clocks in which a wgmma reads its operands, 64 rows of A and n columns of B, for each clock of math."""
-    reads = ELEMENT_BYTES * hopper.WGMMA_K * (hopper.WGMMA_M + share_n) / SMEM_BYTES_PER_CLOCK
-    return reads / (2 * hopper.WGMMA_M * share_n * hopper.WGMMA_K / hopper.FLOP_PER_CLOCK_PER_SM)
 
 
 def _patch(kernel: Kernel, sides: tuple[int, int], resident: float) -> tuple[float, float]:

@@ -93,4 +93,4 @@ def printable(text: str) -> str:
 
     A terminal obeys such characters, and some turn the direction of writing.
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -1,4 +1,4 @@
-"""A tuned table: the best config of each problem that was tuned; read, written, and the pick for any other problem."""
+"""A tuned table: the best config of each problem that was tuned; read, written, and what an entry is for a problem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
-from hopper_gemm.model.point import CONTEXTS, REGIMES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.model.roofline import SXM, Chip
@@ -28,6 +27,14 @@ from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.sealed import SumError, check_sum, parsed, printable, sealed
 
 FILE = "best_configs.json"
+
+REGIMES = ("burst", "steady")
+"""``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
+read over the same window."""
+
+CONTEXTS = ("isolated", "chained")
+"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back
+to back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
 
 WARMUP = "warmup"
 """Study of an entry that no search found: the best of a few picks, each timed for some launches. An entry of a search
@@ -90,7 +97,7 @@ def slug(name: str) -> str:
 _KINDS: dict[Any, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
 """JSON types of an entry's fields, by annotation."""
 
-_FIX = "restore the file, or remove it and tune again"
+RESTORE = "restore the file, or remove it and tune again"
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
@@ -105,71 +112,57 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
     try:
         check_sum(text, path)
     except SumError as error:
         raise TunedTableError(str(error)) from None
-    return _entries(path, table)
+    return entries_of(path, table)
 
 
-def seal_tuned(path: Path) -> int:
-    """Write the sum of a tuned table anew, such as of one that an earlier version wrote or a person corrected; return
-    the number of its entries.
+def entries_of(path: Path, table: Any) -> list[TunedEntry]:
+    """The entries of a table, each checked.
 
     Raises:
-        TunedTableError: it is no tuned table, an entry is invalid, or it cannot be written.
+        TunedTableError: it is no table, or an entry is invalid.
     """
-    try:
-        with _locked(path):
-            table = parsed(path.read_text(encoding="utf-8"))
-            table = {"entries": table} if isinstance(table, list) else table
-            count = len(_entries(path, table))
-            replace_file(path, sealed(table).encode())
-    except TunedTableError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {_FIX}") from None
-    return count
-
-
-def _entries(path: Path, table: Any) -> list[TunedEntry]:
-    """The entries of a table, each checked."""
     entries = table.get("entries") if isinstance(table, dict) else None
     if not isinstance(entries, list):
-        raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {_FIX}")
+        raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {RESTORE}")
     checked = []
     for number, raw in enumerate(entries):
         try:
             checked.append(_entry(raw))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else error
-            raise TunedTableError(f"{path}, entry {number}: {why}; {_FIX}") from None
+            raise TunedTableError(f"{path}, entry {number}: {why}; {RESTORE}") from None
     return checked
 
 
 def _entry(raw: Any) -> TunedEntry:
     if not isinstance(raw, dict):
         raise TypeError(f"must be an object but got {type(raw).__name__}")
-    unknown = set(raw) - {one.name for one in fields(TunedEntry)}
+    columns = fields(TunedEntry)
+    unknown = set(raw) - {column.name for column in columns}
     if unknown:
         raise ValueError(f"{min(unknown)} is not a field of an entry")
-    for one in fields(TunedEntry):
-        value, kind = raw[one.name] if one.default is MISSING else raw.get(one.name, one.default), _KINDS.get(one.type)
+    for column in columns:
+        name, kind = column.name, _KINDS.get(column.type)
+        value = raw[name] if column.default is MISSING else raw.get(name, column.default)
         if kind and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise TypeError(f"{one.name} has the wrong type: {value!r}")
-        if one.type == "float" and not isfinite(value):
-            raise ValueError(f"{one.name} must be finite but got {value}")
-        if one.type == "str" and printable(value) != value:
-            raise ValueError(f"{one.name} must be text without control characters but got {value!r}")
+            raise TypeError(f"{name} has the wrong type: {value!r}")
+        if column.type == "float" and not isfinite(value):
+            raise ValueError(f"{name} must be finite but got {value}")
+        if column.type == "str" and printable(value) != value:
+            raise ValueError(f"{name} must be text without control characters but got {value!r}")
     for name in ("problem", "config"):
         if not isinstance(raw[name], dict):
             raise TypeError(f"{name} must be an object but got {type(raw[name]).__name__}")
     problem, config = problem_from(**raw["problem"]), resolve(GemmConfig.of(raw["config"]))
     entry = TunedEntry(**{**raw, "problem": problem, "config": config})
-    for name, known in (("regime", REGIMES), ("context", CONTEXTS)):
-        if getattr(entry, name) not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)} but got {getattr(entry, name)!r}")
+    for name, values in (("regime", REGIMES), ("context", CONTEXTS)):
+        if getattr(entry, name) not in values:
+            raise ValueError(f"{name} must be one of {', '.join(values)} but got {getattr(entry, name)!r}")
     return entry
 
 
@@ -189,14 +182,14 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
         TunedTableError: the table is damaged, or cannot be written.
     """
     try:
-        with _locked(path):
-            known = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
+        with table_lock(path):
+            best = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
             for entry in entries:
-                old = known.get(_key(entry))
+                old = best.get(_key(entry))
                 if old is None or _replaces(entry, old, beside):
-                    known[_key(entry)] = entry
-            merged = [{**asdict(known[key]), "problem": known[key].problem.as_dict()} for key in sorted(known)]
-            _entries(path, {"entries": merged})
+                    best[_key(entry)] = entry
+            merged = [{**asdict(best[key]), "problem": best[key].problem.as_dict()} for key in sorted(best)]
+            entries_of(path, {"entries": merged})
             replace_file(path, sealed({"entries": merged}).encode())
     except OSError as error:
         raise TunedTableError(
@@ -254,7 +247,7 @@ def _remove_parts(path: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def table_lock(path: Path) -> Iterator[None]:
     """Wait for the lock of a table and hold it. The operating system frees it when the process ends, however it ends;
     the file stays, since two processes could lock one name whose file was removed in between."""
     import fcntl  # no such module on Windows, where tables are still read
@@ -266,8 +259,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
-    about = recipe_of(problem), entry.regime, entry.context, entry.kind
-    return (problem.m, problem.n, problem.k, problem.dtype, problem.layouts, problem.batch_invariant, *about)
+    sizes = problem.m, problem.n, problem.k
+    types = problem.dtype, problem.layouts, problem.batch_invariant, recipe_of(problem)
+    return *sizes, *types, entry.regime, entry.context, entry.kind
 
 
 class Changes:
@@ -330,43 +324,6 @@ class Pick:
         return f"{self.entry.problem} {self.entry.regime} {self.entry.context}{on_gpu}"
 
 
-def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
-    """The config to run where none is named: the best entry of this very problem, else the model's choice.
-
-    Args:
-        entries: of the tuned table.
-        problem: what is multiplied.
-        regime: burst or steady.
-        context: isolated or chained.
-    """
-    entry = best_entry(entries, problem, regime, context)
-    return modelled(problem) if entry is None else served(entry, problem, regime, context)
-
-
-def best_entry(
-    entries: Iterable[TunedEntry], problem: GemmProblem, regime: str, context: str, finish: Epilogue | None = None
-) -> TunedEntry | None:
-    """The best entry of this very problem whose config the rules allow, with the finish if there is one; None without
-    one. An entry of the same context is preferred to one of a search, and that to one of the same regime. A
-    batch-invariant problem also takes an entry of the same problem tuned without that condition, if the entry's config
-    meets it once it reads k forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot
-    reach the matrices and there is no entry, it is that of the problem that
-    :func:`hopper_gemm.model.rules.pairs.filled_up` names."""
-    known = itself(problem)
-    return min(
-        (entry for entry in entries if entry.problem in known and is_legal(_as_run(entry, problem), problem, finish)),
-        key=lambda entry: (
-            not same_sizes(entry.problem, problem),
-            entry.problem.dtype != problem.dtype,
-            entry.context != context,
-            entry.study == WARMUP,
-            entry.regime != regime,
-            -entry.speedup,
-        ),
-        default=None,
-    )
-
-
 def itself(problem: GemmProblem) -> set[GemmProblem]:
     """The problem and those whose entries serve it: tuned without batch invariance, for its sizes filled up, or in bf16
     for one of fp16."""
@@ -378,12 +335,12 @@ def itself(problem: GemmProblem) -> set[GemmProblem]:
     }
 
 
-def same_sizes(one: GemmProblem, other: GemmProblem) -> bool:
+def same_sizes(problem: GemmProblem, other: GemmProblem) -> bool:
     """Return True if two problems have the same m, n and k."""
-    return (one.m, one.n, one.k) == (other.m, other.n, other.k)
+    return (problem.m, problem.n, problem.k) == (other.m, other.n, other.k)
 
 
-def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
+def as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
     """The kernel of an entry as it runs a problem."""
     return forward(entry.config) if problem.batch_invariant else entry.config
 
@@ -391,7 +348,7 @@ def _as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
 def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
     """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
     whose gain was the overlap of a launch with its own predecessor; one for other sizes that are padded with it."""
-    config = _as_run(entry, problem)
+    config = as_run(entry, problem)
     if entry.context != context:
         plain = without_pdl(config) if context == "isolated" else config
         return Pick(behind_padding(plain, problem), "other context", entry, table)

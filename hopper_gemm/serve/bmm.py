@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.rules.invariance import parts_of
@@ -15,7 +14,7 @@ from hopper_gemm.serve.grouped_mm import batched
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.launches import launch
 from hopper_gemm.serve.operands import MISALIGNED, folded
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, TAGS, by_operator, flops_of, implement, untraced
 from hopper_gemm.serve.reference import falls_back
 
 
@@ -110,38 +109,38 @@ def baddbmm(
     return torch.ops.hopper_gemm.baddbmm(input, batch1, batch2, float(beta), float(alpha), out_dtype)
 
 
-class Addition(NamedTuple):
-    """Arguments of the operator: ``beta * addend + alpha * (a @ b)``."""
-
-    addend: torch.Tensor
-    a: torch.Tensor
-    b: torch.Tensor
-    beta: float = 1.0
-    alpha: float = 1.0
-    out_dtype: torch.dtype | None = None
-
-    def output(self) -> torch.Tensor:
-        """A new output of a call that fits; tensors may be fake."""
-        addend, a, b, _, _, out_dtype = self
-        check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
-        if b.dim() != 3:
-            raise MisfitError(f"batch2 must be (batch, k, n) but is {tuple(b.shape)}; give it as .expand()")
-        shape, dtype = (*a.shape[:-1], b.shape[-1]), out_dtype or a.dtype
-        if addend.dtype not in (a.dtype, dtype) or addend.device != a.device:
-            raise MisfitError(
-                f"input must be {dtype} on {a.device} but is {addend.dtype} on {addend.device}; use .to()"
-            )
-        sides = zip(addend.shape[::-1], shape[::-1], strict=False)
-        if addend.dim() > 3 or not all(own in (1, size) for own, size in sides):
-            raise MisfitError(f"input must broadcast to {tuple(shape)} but is {tuple(addend.shape)}; reshape it")
-        return a.new_empty(shape, dtype=dtype)
+def _new_sum(
+    addend: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A new output of ``beta * addend + alpha * (a @ b)``, of arguments that fit; tensors may be fake."""
+    check_call(Call(a, b, out_dtype=out_dtype, kind="bmm"))
+    if b.dim() != 3:
+        raise MisfitError(f"batch2 must be (batch, k, n) but is {tuple(b.shape)}; give it as .expand()")
+    shape, dtype = (*a.shape[:-1], b.shape[-1]), out_dtype or a.dtype
+    if addend.dtype not in (a.dtype, dtype) or addend.device != a.device:
+        raise MisfitError(f"input must be {dtype} on {a.device} but is {addend.dtype} on {addend.device}; use .to()")
+    sides = zip(addend.shape[::-1], shape[::-1], strict=False)
+    if addend.dim() > 3 or not all(own in (1, size) for own, size in sides):
+        raise MisfitError(f"input must broadcast to {tuple(shape)} but is {tuple(addend.shape)}; reshape it")
+    return a.new_empty(shape, dtype=dtype)
 
 
 @untraced
-def _sum_of(*given: Any, **named: Any) -> torch.Tensor:
+def _sum_of(
+    addend: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
     """The operator: by the kernel on a GPU, else by torch, added to an fp32 product."""
-    call = Addition(*given, **named)
-    (addend, a, b, beta, alpha, _), out = call, call.output()
+    out = _new_sum(addend, a, b, beta, alpha, out_dtype)
     matrix = addend.expand(out.shape)
     if a.is_cuda and out.numel() and a.shape[-1] and a.dtype in DTYPES and not MODE.batch_invariant:
         plain = beta in (0, 1)
@@ -176,12 +175,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
 
 OPERATORS.define(
     "baddbmm(Tensor input, Tensor a, Tensor b, float beta=1, float alpha=1, ScalarType? out_dtype=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    tags=TAGS,
 )
-for _key in ("CUDA", "CPU"):
-    OPERATORS.impl("baddbmm", _sum_of, _key)
-torch.library.register_fake(
-    f"{NAMESPACE}::baddbmm", lambda *given, **named: Addition(*given, **named).output(), lib=OPERATORS
-)
+implement("baddbmm", _new_sum, lambda _, a, b, *__, **___: flops_of(a, b), CUDA=_sum_of, CPU=_sum_of)
 torch.library.register_autograd(f"{NAMESPACE}::baddbmm", _backward, setup_context=_save, lib=OPERATORS)
-register_flop_formula(torch.ops.hopper_gemm.baddbmm)(lambda _, a, b, *__, **___: 2 * a[0] * a[1] * a[2] * b[-1])

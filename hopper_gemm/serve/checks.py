@@ -90,7 +90,7 @@ def check_call(call: Call) -> None:
     else:
         fit = b.dim() == 2 and a.dim() >= 1 and a.shape[-1] == b.shape[1]
     if not fit:
-        raise MisfitError(_misfit(call))
+        raise MisfitError(_unfit(call))
     if kind == "swiglu" and b.shape[0] % 2:
         rows = "w_gate_up must have as many rows of the gate as of up"
         raise ValueError(f"{rows} but has {b.shape[0]}; give torch.cat((w_gate, w_up))")
@@ -107,7 +107,7 @@ def check_call(call: Call) -> None:
         _check_given(call)
 
 
-def _misfit(call: Call) -> str:
+def _unfit(call: Call) -> str:
     """What is wrong with the shapes of operands, and the fix."""
     a, b, (left, right) = call.a, call.b, OPERANDS[call.kind]
     wanted, fix = "(..., k) and (n, k)", f"give a weight (k, n) as {right}.t()"
@@ -134,9 +134,13 @@ def _check_given(call: Call) -> None:
             continue
         fits = tensor.dim() == len(sizes) and tensor.dtype in types and tensor.device == x.device
         if not fits or tuple(tensor.shape) != sizes:
-            given = f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
-            wanted = f"{sizes} {' or '.join(map(str, types))} on {x.device}"
-            raise MisfitError(f"{name} must be {wanted} but is {given}")
+            raise MisfitError(misfit(name, tensor, sizes, x.device, *types))
+
+
+def misfit(name: str, tensor: torch.Tensor, sizes: tuple[int, ...], device: torch.device, *types: torch.dtype) -> str:
+    """What is wrong with a tensor that must have these sizes, one of these types, and this device."""
+    wanted = f"{sizes} {' or '.join(map(str, types))} on {device}"
+    return f"{name} must be {wanted} but is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
 
 
 def check_rows(residual: torch.Tensor) -> None:

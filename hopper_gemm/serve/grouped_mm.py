@@ -7,7 +7,6 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ActivationName, Epilogue
@@ -21,7 +20,7 @@ from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError
 from hopper_gemm.serve.fallback import POLICY, while_compiling
 from hopper_gemm.serve.kernels import CALLED, MODE
 from hopper_gemm.serve.operands import MISALIGNED, reaches
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, by_operator, untraced
+from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, TAGS, by_operator, implement, untraced
 from hopper_gemm.serve.reference import activated, finished
 from hopper_gemm.serve.scaled import aligned
 from hopper_gemm.serve.transforms.gradients import by_columns, slope
@@ -369,8 +368,7 @@ def _check(call: Grouped) -> None:
     _refuse_following(call)
     wanted = (*b.shape[::2], a.dtype, a.device)
     if bias is not None and (*bias.shape, bias.dtype, bias.device) != wanted:
-        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise MisfitError(f"bias must be {tuple(b.shape[::2])} {a.dtype} on {a.device} but is {given}")
+        raise MisfitError(checks.misfit("bias", bias, tuple(b.shape[::2]), a.device, a.dtype))
 
 
 def check_values(offs: torch.Tensor, size: int, masked: bool = False) -> None:
@@ -473,9 +471,6 @@ ARGUMENTS = (
     "Tensor a, Tensor b, Tensor offs, ScalarType? out_dtype=None, Tensor? bias=None, str? activation=None, "
     "bool masked=False"
 )
-OPERATORS.define(f"grouped_mm({ARGUMENTS}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-OPERATORS.impl("grouped_mm", _on_gpu, "CUDA")
-OPERATORS.impl("grouped_mm", _on_cpu, "CPU")
-torch.library.register_fake(f"{NAMESPACE}::grouped_mm", _on_fake, lib=OPERATORS)
+OPERATORS.define(f"grouped_mm({ARGUMENTS}) -> Tensor", tags=TAGS)
+implement("grouped_mm", _on_fake, CUDA=_on_gpu, CPU=_on_cpu)
 torch.library.register_autograd(f"{NAMESPACE}::grouped_mm", _backward, setup_context=_save, lib=OPERATORS)
-register_flop_formula(torch.ops.hopper_gemm.grouped_mm)(lambda a, b, *_, **__: 2 * a[0] * a[1] * b[-1])

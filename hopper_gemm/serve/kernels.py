@@ -32,7 +32,7 @@ _LOADED_MOST = 4096
 
 
 class Mode(threading.local):
-    """Settings of a thread for its next launches: one of :data:`hopper_gemm.model.point.CONTEXTS`, and whether a row's
+    """Settings of a thread for its next launches: one of :data:`hopper_gemm.model.tuned.CONTEXTS`, and whether a row's
     bits may not depend on the other rows; whether offsets of groups are checked on the host."""
 
     def __init__(self) -> None:

@@ -45,6 +45,7 @@ from hopper_gemm.serve.call import (
     finish_of,
     invariant,
     make,
+    needs_gradient,
     output_of,
     watched,
 )
@@ -291,8 +292,7 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
     refuse_foreign(call)
     if not below and watched(call):
         return by_operator(call)
-    tensors = (call.a, call.b, call.bias, call.residual, call.out)
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+    if needs_gradient(call):
         return _recorded(call)
     if cast(call):
         return by_operator(call)

@@ -70,9 +70,10 @@ SCHEMAS = {
 _FIELDS = {"x": "a", "w": "b", "w_gate_up": "b"}
 """Fields of a call by arguments of other names."""
 
-OPERATORS = Library(NAMESPACE, "DEF")
+OPERATORS, TAGS = Library(NAMESPACE, "DEF"), (torch.Tag.pt2_compliant_tag,)
+
 for _name, _schema in SCHEMAS.items():
-    OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
+    OPERATORS.define(_name + _schema, tags=TAGS)
 
 BY_NAME = {name: getattr(torch.ops.hopper_gemm, name).default for name in SCHEMAS}
 
@@ -286,18 +287,30 @@ def _run(name: str, call: Call) -> Any:
     return BY_NAME[name](*arguments_of(name, call))
 
 
-def _flops(name: str, a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Return the FLOPs of a product of these shapes: 2 m n k, as torch counts its own."""
-    return 2 * prod(a) * b[-1 if name.startswith(("mm", "bmm")) else 0]
+def flops_of(a: Any, b: Any, *_: Any, **__: Any) -> int:
+    """Return the FLOPs of a product of these shapes, (..., k) and (..., k, n): 2 m n k, as torch counts its own."""
+    return 2 * prod(a) * b[-1]
+
+
+def _flops_of_layer(x: Any, w: Any, *_: Any, **__: Any) -> int:
+    return 2 * prod(x) * w[0]
+
+
+def implement(
+    name: str, fake: Callable[..., Any], flops: Callable[..., int] = flops_of, **runs: Callable[..., Any]
+) -> None:
+    """Implement an operator: on fake tensors, its FLOPs from the shapes of its tensors, and by dispatch key."""
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=OPERATORS)
+    register_flop_formula(getattr(torch.ops.hopper_gemm, name))(flops)
+    for key, run in runs.items():
+        OPERATORS.impl(name, run, key, with_keyset=key == "Autograd")
 
 
 for _name in SCHEMAS:
-    OPERATORS.impl(_name, partial(_on_cpu, _name), "CPU")
-    OPERATORS.impl(_name, partial(_by_autograd, _name), "Autograd", with_keyset=True)
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", partial(_on_fake, _name), lib=OPERATORS)
+    _keys = {"CPU": partial(_on_cpu, _name), "Autograd": partial(_by_autograd, _name)}
+    if _name in DERIVATIVES:
+        _keys |= dict.fromkeys(("AutocastCUDA", "AutocastCPU"), partial(_in_autocast, _name))
+    _flops = flops_of if _name in ("mm", "mm_out", "bmm") else _flops_of_layer
+    implement(_name, partial(_on_fake, _name), _flops, **_keys)
     _rule = partial(batching_rule, partial(call_of, _name), partial(_run, _name))
     torch.library.register_vmap(f"{NAMESPACE}::{_name}", _rule, lib=OPERATORS)
-    register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(partial(_flops, _name))
-for _name in DERIVATIVES:
-    for _key in ("AutocastCUDA", "AutocastCPU"):
-        OPERATORS.impl(_name, partial(_in_autocast, _name), _key)

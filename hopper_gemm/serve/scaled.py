@@ -7,18 +7,17 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
 from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.tuned import CHANGES
-from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device
+from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device, misfit
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, kernel_for
 from hopper_gemm.serve.launches import loading_allowed
 from hopper_gemm.serve.operands import MISALIGNED, reaches, share_memory
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
+from hopper_gemm.serve.ops import OPERATORS, TAGS, implement, untraced
 from hopper_gemm.serve.reference import activated
 
 OPERANDS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
@@ -128,7 +127,9 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    (a, b), (first, recipe_a, second, recipe_b, *swizzles) = given[:2], map(_single, given[2:])
+    (a, b), listed = given[:2], given[2:]
+    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in listed]
+    first, recipe_a, second, recipe_b, *swizzles = single
     recipes = [recipe_a, recipe_b]
     refuse_gradients(first, second)
     why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
@@ -136,11 +137,6 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
     return Recipe(first, second, scales, BLOCK if scales == "blocks" else 0 if fast else promote), why
-
-
-def _single(given: Any) -> Any:
-    """What is given, or the only item of a list."""
-    return given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
 
 
 def _names(recipes: list[Any]) -> tuple[str, str]:
@@ -215,8 +211,7 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
         _check_scales(m, n, scales, a.device, scale_a, scale_b)
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
-        given = f"{tuple(bias.shape)} {bias.dtype} on {bias.device}"
-        raise MisfitError(f"bias must be ({n},) {wide} on {a.device} but is {given}")
+        raise MisfitError(misfit("bias", bias, (n,), a.device, wide))
     if b.device != a.device or b.dtype != a.dtype:
         raise MisfitError(f"mat_b must be {a.dtype} on {a.device} but is {b.dtype} on {b.device}; move it with .to()")
     if out is not None:
@@ -224,10 +219,9 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
 
 
 def _check_out(shape: tuple[Any, ...], dtype: Any, device: Any, out: torch.Tensor) -> None:
-    """Refuse an output that does not fit, as :func:`_check` does: torch would spread a product over it."""
+    """Refuse an output that does not fit, as :func:`check` does: torch would spread a product over it."""
     if (tuple(out.shape), out.dtype, out.device) != (shape, dtype, device):
-        given = f"{tuple(out.shape)} {out.dtype} on {out.device}"
-        raise MisfitError(f"out must be {shape} {dtype} on {device} but is {given}")
+        raise MisfitError(misfit("out", out, shape, device, dtype))
 
 
 def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
@@ -311,7 +305,8 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
         kind, device = f"{OPERANDS[a.dtype]}_{OUTPUTS[dtype]}", a.get_device()
         added = None if bias is None else aligned(bias)
         with torch.cuda.device(device):
-            kernel = _kernel(m, n, k, kind, promote, invariant, finish, MODE.context, device, CHANGES.count)
+            problem = m, n, k, kind, "kk", invariant, promote
+            kernel = _kernel(problem, finish, MODE.context, device, CHANGES.count)
             laid = of_blocks if scales == "blocks" else aligned
             kernel(a, b.t(), target, added, None, None, scales=(laid(scale_a), laid(scale_b)))
     return target if out is None or target is out else out.copy_(target)
@@ -332,22 +327,10 @@ def of_blocks(scale: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(
-    m: int,
-    n: int,
-    k: int,
-    kind: str,
-    promote: int,
-    invariant: bool,
-    finish: Epilogue,
-    context: str,
-    device: int,
-    _: int,
-) -> Any:
-    """The kernel of a problem in a context, until the tables change."""
-    problem = GemmProblem(m, n, k, kind, batch_invariant=invariant, promote=promote)
+def _kernel(fields: tuple[Any, ...], finish: Epilogue, context: str, device: int, _: int) -> Any:
+    """The kernel of the fields of a problem in a context, until the tables change."""
     with loading_allowed():
-        return kernel_for(problem, device, None, finish)
+        return kernel_for(GemmProblem(*fields), device, None, finish)
 
 
 def by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Any:
@@ -362,17 +345,9 @@ def _written(run: Any, *given: Any) -> None:
     run(*given[:-1], out=given[-1])
 
 
-for _name, _schema in (
-    ("scaled_mm", f"({_ARGUMENTS}) -> Tensor"),
-    ("scaled_mm_out", f"({_ARGUMENTS}, Tensor(a!) out) -> ()"),
-):
-    _ways = {"CUDA": _on_gpu, "CPU": _on_cpu}
-    OPERATORS.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for _key, _run in _ways.items():
-        OPERATORS.impl(_name, _run if _name == "scaled_mm" else partial(_written, _run), _key)
-    OPERATORS.impl(_name, partial(by_autograd, _name), "Autograd", with_keyset=True)
-    _fake = _on_fake if _name == "scaled_mm" else partial(_written, _on_fake)
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=OPERATORS)
-    register_flop_formula(getattr(torch.ops.hopper_gemm, _name))(
-        lambda a, b, *rest, **named: 2 * a[0] * a[1] * b[1]  # as torch counts its own
-    )
+_runs = {"CUDA": _on_gpu, "CPU": _on_cpu}
+OPERATORS.define(f"scaled_mm({_ARGUMENTS}) -> Tensor", tags=TAGS)
+OPERATORS.define(f"scaled_mm_out({_ARGUMENTS}, Tensor(a!) out) -> ()", tags=TAGS)
+implement("scaled_mm", _on_fake, **_runs, Autograd=partial(by_autograd, "scaled_mm"))
+_runs = {key: partial(_written, run) for key, run in _runs.items()}
+implement("scaled_mm_out", partial(_written, _on_fake), **_runs, Autograd=partial(by_autograd, "scaled_mm_out"))

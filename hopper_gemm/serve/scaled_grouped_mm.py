@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
 
 from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.grouped import ROWS_MOST
@@ -18,7 +17,7 @@ from hopper_gemm.serve.checks import MisfitError, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.grouped_mm import Grouped, along, check_ends, check_values, kernel_of_groups
 from hopper_gemm.serve.kernels import MODE
-from hopper_gemm.serve.ops import NAMESPACE, OPERATORS, untraced
+from hopper_gemm.serve.ops import OPERATORS, TAGS, implement, untraced
 from hopper_gemm.serve.reference import activated
 from hopper_gemm.serve.scaled import Listed, Maybe
 
@@ -153,10 +152,7 @@ def _on_gpu(*given: Any) -> torch.Tensor:
 OPERATORS.define(
     "scaled_grouped_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str scales, Tensor offs, Tensor? bias, "
     "str? activation, ScalarType out_dtype, int promote) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    tags=TAGS,
 )
-for _key, _run in {"CUDA": _on_gpu, "CPU": _on_cpu}.items():
-    OPERATORS.impl("scaled_grouped_mm", _run, _key)
-OPERATORS.impl("scaled_grouped_mm", partial(scaled.by_autograd, "scaled_grouped_mm"), "Autograd", with_keyset=True)
-torch.library.register_fake(f"{NAMESPACE}::scaled_grouped_mm", _on_fake, lib=OPERATORS)
-register_flop_formula(torch.ops.hopper_gemm.scaled_grouped_mm)(lambda a, b, *_, **__: 2 * a[0] * a[1] * b[-1])
+_recorded = partial(scaled.by_autograd, "scaled_grouped_mm")
+implement("scaled_grouped_mm", _on_fake, CUDA=_on_gpu, CPU=_on_cpu, Autograd=_recorded)

@@ -18,7 +18,6 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import find, own_paths
 from hopper_gemm.model.menu import choices
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.tuned import CHANGES, WARMUP, Pick, TunedEntry, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
@@ -27,6 +26,7 @@ from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.kept import Kept
 from hopper_gemm.tune.run.question import cublas_control
@@ -211,7 +211,7 @@ def _contenders(case: Case, most: int, device: int) -> list[Kernel]:
     """Return what matmul runs now, then other binaries that the model expects to be fast; chained each of them also
     with programmatic dependent launch, which pays there."""
     first = _pick(case).config
-    others = choices(case.problem, most, (first,), chip_of(device))
+    others = choices(case.problem, most, chip_of(device))
     picks = [first, *(kernel for kernel in others if kernel.compiled() != first.compiled())]
     if case.context == "chained":
         picks = [kernel for pick in picks for kernel in (pick, pick.but(pdl=True)) if is_legal(kernel, case.problem)]

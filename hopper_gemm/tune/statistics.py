@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.point import Sample
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95

@@ -15,8 +15,9 @@ from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.tuned import pick, recorded_entries
+from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES

@@ -11,7 +11,7 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.fp8 import wgmma_waits
+from hopper_gemm.tune.run.worker import wgmma_waits
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
 

@@ -38,13 +38,13 @@ def loaded(store: KernelStore) -> str:
 def test_a_kernel_is_loaded_from_its_shared_library_and_without_one_by_the_dsl(tmp_path, monkeypatch):
     store, without = KernelStore(tmp_path / "store"), KernelStore(tmp_path / "without")
     report = compile_into(store, KERNEL)
-    assert store.shared_library(KERNEL).is_file()
+    assert store.object_file(KERNEL).with_suffix(".so").is_file()
     assert loaded(store) == "False True"
     monkeypatch.setattr(shared.shutil, "which", lambda name: None)
     assert compile_into(without, KERNEL) == report
-    assert not without.shared_library(KERNEL).is_file()
+    assert not without.object_file(KERNEL).with_suffix(".so").is_file()
     assert loaded(without) == "True True"
-    store.shared_library(KERNEL).write_bytes(b"damaged")
+    store.object_file(KERNEL).with_suffix(".so").write_bytes(b"damaged")
     assert store.report(KERNEL) is None
     assert store.clear().kernels == 1
-    assert not store.shared_library(KERNEL).exists()
+    assert not store.object_file(KERNEL).with_suffix(".so").exists()

@@ -9,7 +9,6 @@ import torch
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.menu import choose
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure.arms import Arm
@@ -22,6 +21,7 @@ from hopper_gemm.tune.measure.correctness import check, poison, rel_err_max
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.point import Point
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,6 @@ import torch
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.guard.binaries import record_binary
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.arms import touch
 from hopper_gemm.tune.measure.bench import Bench
@@ -16,6 +15,7 @@ from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst, Steady
 from hopper_gemm.tune.measure.verdict import paired_verdict
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.statistics import Look, Race, Ratio
 from tests.gpu.rmsnorm import rmsnorm
 

@@ -8,9 +8,9 @@ from hopper_gemm.lab.counters import count
 from hopper_gemm.lab.counters.profiler import ProfilerError, open_profiler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
-from hopper_gemm.model.roofline import smem_reads_per_flop
+from hopper_gemm.tune.limits import smem_reads_per_flop
+from hopper_gemm.tune.point import Point
 
 pytestmark = pytest.mark.gpu
 

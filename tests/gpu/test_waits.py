@@ -11,8 +11,8 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.counters.waits import FIGURES, METER, WaitMeter
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from tests.verify.harness import ANSWER_SECONDS
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ import hopper_gemm
 from hopper_gemm.model import lookup, tuned
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.lookup import CLUSTER, Table, find, tables
+from hopper_gemm.model.lookup import CLUSTER, Table, find, pick, tables
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
@@ -25,12 +25,11 @@ from hopper_gemm.model.tuned import (
     TunedEntry,
     TunedTableError,
     local_root,
-    pick,
     read_tuned,
-    seal_tuned,
     slug,
     write_tuned,
 )
+from hopper_gemm.tune.study.seal import seal_tuned
 from tests.conftest import ROOT
 
 PROBLEM = GemmProblem(1024, 1024, 1024)

@@ -28,12 +28,12 @@ from hopper_gemm.model.menu import (
     launches,
     menu,
     parts_for,
-    promising,
-    technique,
 )
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet, waves
+from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet
+from hopper_gemm.tune.limits import waves
+from hopper_gemm.tune.study.techniques import promising, technique
 from tests.conftest import ROOT
 from tests.each import each
 
@@ -84,18 +84,6 @@ def test_parts_fill_rounds_and_never_more_than_the_rules_allow():
             in_one_round = kernel.but(split_k=at_once // tiles, part_order="part")
             if in_one_round.split_k > 1 and is_legal(in_one_round, problem):
                 assert in_one_round.split_k in found
-
-
-def test_a_number_of_parts_that_is_given_stays():
-    """A bound, and a prediction, is of one number of parts; the menu's binary has others."""
-    problem = GemmProblem(512, 512, 65536)
-    odd = next(one for one in binaries() if one.parts_at_launch).but(split_k=7)
-    assert 7 not in parts_for(odd, problem)
-    found = choices(problem, 300, [odd])
-    (own,) = [one for one in found if one.compiled() == odd.compiled()]
-    assert predict(own, problem).seconds <= predict(odd, problem).seconds
-    alone = resolve(GemmConfig(tile_m=128, tile_n=136, split_k=7, reduction="workspace", stagger=0))
-    assert alone in choices(problem, 300, [alone])
 
 
 @pytest.mark.parametrize("sizes", [(10**20, 8, 8), (8, 10**20, 8), (8, 8, 10**20)])
@@ -190,20 +178,6 @@ def test_the_ctas_of_a_long_launch_meet_where_they_can():
     assert choose(GemmProblem(16384, 16384, 16384)).pace
     assert choose(GemmProblem(20000, 20000, 8192)).pace
     assert not choose(GemmProblem(4096, 4096, 4096)).pace
-
-
-def test_a_config_that_is_faster_by_the_model_is_taken_from_those_given():
-    problem = GemmProblem(4096, 4096, 4096)
-    best = choose(problem)
-    odd = resolve(replace(GemmConfig(tile_m=256, tile_n=136, cluster_n=2)))
-    assert choose(problem, [odd]) == min((best, odd), key=lambda config: predict(config, problem).seconds)
-
-
-def test_a_kernel_given_beside_the_menu_is_no_second_choice_of_the_same_binary():
-    problem = GemmProblem(777, 4096, 4096)
-    best = choose(problem)
-    found = choices(problem, 4, [best.but(swizzle=best.swizzle + 1)])
-    assert len({one.compiled() for one in found}) == 4
 
 
 def test_the_promising_keep_all_their_ways_to_launch():

@@ -10,14 +10,8 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import (
-    clusters_launched,
-    least_seconds,
-    limit_seconds,
-    smem_intensity,
-    smem_reads_per_flop,
-    waves,
-)
+from hopper_gemm.model.roofline import clusters_launched
+from hopper_gemm.tune.limits import least_seconds, limit_seconds, smem_intensity, smem_reads_per_flop, waves
 from hopper_gemm.tune.tables.explain import explain
 
 BEST = GemmConfig(tile_m=256, tile_n=128, cluster_n=2)

@@ -248,7 +248,7 @@ def test_the_model_chooses_for_the_sms_clusters_and_l2_that_the_device_has(gpus,
     assert chips[0] == Chip(78, 60 * 2**20, (132, 66, 33, 16), 2.93e12)
     assert chips[1].sms == 114
     for index, chip in enumerate(chips):
-        assert default_config(problem, index) == choose(problem, (), chip)
+        assert default_config(problem, index) == choose(problem, chip)
 
 
 def test_without_a_hopper_gpu_the_model_chooses_for_an_h200(gpus, monkeypatch):

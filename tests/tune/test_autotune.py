@@ -15,10 +15,9 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
-from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
-from hopper_gemm.model.tuned import WARMUP, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS, WARMUP, read_tuned
 from hopper_gemm.serve import bmm, kernels
 from hopper_gemm.serve.ahead.prebuild import Prebuilt
 from hopper_gemm.tune import autotune as module

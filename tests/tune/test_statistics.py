@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import Ratio, noise_floor, speedup
 
 

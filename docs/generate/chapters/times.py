@@ -15,10 +15,10 @@ from docs.generate.chapters.build import Built
 from docs.generate.pages.chapters import CHAPTERS, PROBLEM, kernel
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.provenance import fresh
 
 START_SECONDS = 60.0

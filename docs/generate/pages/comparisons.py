@@ -23,10 +23,11 @@ from docs.generate.pages.studies import on_h100s
 from docs.generate.pages.wording import short_label, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
 from hopper_gemm.model import hopper
+from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import waves
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import pick, recorded_entries, results_root, slug
+from hopper_gemm.model.tuned import recorded_entries, results_root, slug
+from hopper_gemm.tune.limits import waves
 from hopper_gemm.tune.measure.verdict import mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio

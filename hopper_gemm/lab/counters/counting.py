@@ -26,10 +26,10 @@ from hopper_gemm.lab.counters.profiler import (
     refused_metrics,
     run,
 )
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_of
+from hopper_gemm.tune.point import Point
 
 START_SECONDS = 240.0
 POINT_SECONDS = 45.0

@@ -12,10 +12,10 @@ from typing import Any
 
 from hopper_gemm.lab.counters import Counted, count
 from hopper_gemm.lab.counters.waits import METER
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.task import Joined, LaunchCounter, Task
 from hopper_gemm.tune.study.provenance import fresh

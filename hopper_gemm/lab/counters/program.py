@@ -13,10 +13,10 @@ import torch
 
 from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.lab.counters.counting import Stage, point_of
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.workload import Workload, make_workload
+from hopper_gemm.tune.point import Point
 
 
 class WrongResultError(RuntimeError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hopper_gemm.compiler.child import Handler
-from hopper_gemm.model.point import Point
+from hopper_gemm.tune.point import Point
 
 if TYPE_CHECKING:
     from hopper_gemm.compiler.loader import LoadedKernel

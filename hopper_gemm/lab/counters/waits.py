@@ -16,8 +16,8 @@ from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.lab.counters.counting import Counted
 from hopper_gemm.lab.ladder.ladder_config import Side
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.point import Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

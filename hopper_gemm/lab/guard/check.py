@@ -30,12 +30,12 @@ from hopper_gemm.lab.guard.binaries import (
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Question
 from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import Ratio, noise_floor

@@ -23,16 +23,6 @@ def stages_between(kernel: Kernel, problem: GemmProblem) -> int:
     return problem.promote // 2 // kernel.tile_k
 
 
-def wgmma_waits(kernel: Kernel, problem: GemmProblem) -> int:
-    """Return the waits for wgmma in the code, as :attr:`Kernel.wgmma_waits`. With promotion there are two bodies, of an
-    interval and of one stage: a fence for each stage of each block, a drain for each block, and a wait before each
-    release but the last."""
-    stages, blocks = stages_between(kernel, problem), kernel.share_m // hopper.WGMMA_M
-    if not stages:
-        return kernel.wgmma_waits
-    return sum(blocks * (each + 1) + each - 1 for each in {stages, 1})
-
-
 def _fp8(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     if not problem.is_fp8:
         return

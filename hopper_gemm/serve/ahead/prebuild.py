@@ -16,11 +16,10 @@ from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, 
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
-from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
 from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import slug
+from hopper_gemm.model.tuned import CONTEXTS, slug
 from hopper_gemm.serve import EXTENSION
 
 EPILOGUES = (

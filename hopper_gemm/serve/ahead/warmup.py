@@ -106,7 +106,7 @@ def warmup(
         pick = pick_for(problem, device)
         runs[problem] = [pick.config]
         if pick.entry is None or pick.how == "other GPU":  # other binaries that the model expects to be fast
-            others = choices(problem, candidates, (pick.config,), chip)
+            others = choices(problem, candidates, chip)
             runs[problem] += [kernel for kernel in others if kernel.compiled() != pick.config.compiled()]
             del runs[problem][candidates:]
     kernels: list[AnyId] = [KernelId.of(config, problem) for problem, configs in runs.items() for config in configs]

@@ -17,9 +17,9 @@ from hopper_gemm.compiler.loader import IllegalConfigError
 from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import Chip, least_seconds
+from hopper_gemm.model.roofline import Chip
+from hopper_gemm.tune.limits import least_seconds
 from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
@@ -29,6 +29,7 @@ from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.statistics import ALONE, Look, Race, hopeless, speedup
 
 TRIES = 3

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from hopper_gemm.model.point import CONTEXTS, Sample
 from hopper_gemm.model.problem import shown
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.serve.fallback import while_compiling
 from hopper_gemm.tune.measure.arms import Arm, seconds_per_launch
 from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import Ratio, speedup
 
 UNTIMED = 3

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.point import Sample
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 Count = Annotated[int, Field(ge=1, le=10**6)]

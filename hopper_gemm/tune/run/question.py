@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Protocol
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import noise_floor
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of

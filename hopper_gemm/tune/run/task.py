@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from hopper_gemm.compiler.child import Handler
 from hopper_gemm.compiler.pool import compiling
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.statistics import ALONE, Race, Ratio
 from hopper_gemm.tune.study.row import Row, RowKey
 

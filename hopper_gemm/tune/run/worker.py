@@ -18,10 +18,13 @@ from typing import Any
 from hopper_gemm.compiler.child import Child, Handler, Reply, settle_in
 from hopper_gemm.compiler.pool import Built, CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.point import Point
-from hopper_gemm.model.rules.fp8 import wgmma_waits
+from hopper_gemm.model import hopper
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.fp8 import stages_between
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
 from hopper_gemm.tune.study.files import FileLock
 from hopper_gemm.tune.study.row import Row
@@ -340,6 +343,16 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
     if built.report is not None:
         figures |= {name: getattr(built.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     return figures
+
+
+def wgmma_waits(kernel: Kernel, problem: GemmProblem) -> int:
+    """Return the waits for wgmma in the code, as :attr:`Kernel.wgmma_waits`. With promotion there are two bodies, of an
+    interval and of one stage: a fence for each stage of each block, a drain for each block, and a wait before each
+    release but the last."""
+    stages, blocks = stages_between(kernel, problem), kernel.share_m // hopper.WGMMA_M
+    if not stages:
+        return kernel.wgmma_waits
+    return sum(blocks * (each + 1) + each - 1 for each in {stages, 1})
 
 
 def compile_remark(point: Point, built: Built) -> str:

@@ -16,11 +16,11 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.menu import technique
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.objective import Objective
+from hopper_gemm.tune.study.techniques import technique
 
 SLOWEST_TECHNIQUE = 0.4
 """Logarithm of predicted times: a technique whose best config is predicted this much slower than the best of all is

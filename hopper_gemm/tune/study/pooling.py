@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hopper_gemm.model.point import Sample
+from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import speedup
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import BY_NAME, FIGURES

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.point import Point
-from hopper_gemm.model.roofline import CHIPS, least_seconds
 from hopper_gemm.model.sealed import sha256
 from hopper_gemm.model.tuned import results_root
+from hopper_gemm.tune.limits import CHIPS, least_seconds
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
 from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, values_of

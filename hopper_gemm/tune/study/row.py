@@ -12,10 +12,10 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.model.sealed import printable
 from hopper_gemm.tune.parameters import FIELDS, WIDEST, all_values
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.study.schema import BY_NAME, CARRIED, FIGURES, NAMES, REQUIRED, STAGES, STATUSES
 
 FLAGS = {"true": True, "false": False}

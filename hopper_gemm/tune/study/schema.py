@@ -1,6 +1,6 @@
 """The columns of a row: names, kinds, units, meaning. One schema for every question, versioned and open.
 
-A row holds one measurement: a :class:`hopper_gemm.model.point.Point`, its stage, its status, its figures and its
+A row holds one measurement: a :class:`hopper_gemm.tune.point.Point`, its stage, its status, its figures and its
 samples. Figures stand only where ``status`` is ``ok``. A file may leave out figures that none of its rows has, and
 parameters that stand at their default in all of them; later schemas can so add columns without a new version.
 """

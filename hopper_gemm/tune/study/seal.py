@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hopper_gemm.model.sealed import sha256
-from hopper_gemm.model.tuned import seal_tuned
+from hopper_gemm.model.sealed import parsed, sealed, sha256
+from hopper_gemm.model.tuned import RESTORE, TunedTableError, entries_of, replace_file, table_lock
 from hopper_gemm.tune.study.files import read_json, read_object, write_sealed
 from hopper_gemm.tune.study.provenance import MOMENT, PROVENANCE, checked
 from hopper_gemm.tune.study.reader import digest_of, has_rows, read_rows, whole_lines
@@ -46,3 +46,23 @@ def seal(path: Path, ended: bool = False) -> str:
         provenance["finished"] = {**finished, "digest": digest}
     write_sealed(file, provenance)
     return f"{folder}: {len(rows)} rows"
+
+
+def seal_tuned(path: Path) -> int:
+    """Write the sum of a tuned table anew, such as of one that an earlier version wrote or a person corrected; return
+    the number of its entries.
+
+    Raises:
+        TunedTableError: it is no tuned table, an entry is invalid, or it cannot be written.
+    """
+    try:
+        with table_lock(path):
+            table = parsed(path.read_text(encoding="utf-8"))
+            table = {"entries": table} if isinstance(table, list) else table
+            count = len(entries_of(path, table))
+            replace_file(path, sealed(table).encode())
+    except TunedTableError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
+    return count

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import limit_seconds
+from hopper_gemm.tune.limits import limit_seconds
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.spec import ProblemSection, SpecError, lines_of, read_toml
 

@@ -13,14 +13,14 @@ from typing import Any
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons, reasons
-from hopper_gemm.model.menu import promising
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.rules.shape import STAGGER_MAX
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.tune.parameters import LAUNCH_FIELDS, WIDEST, kind_of
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.spec import RungSection, Spec, SpecError, fields_of
+from hopper_gemm.tune.study.techniques import promising
 
 MOST = 2_000_000
 """Points of a problem that are enumerated; each takes about a kilobyte."""

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.model.point import CONTEXTS
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown

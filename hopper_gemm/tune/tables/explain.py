@@ -13,7 +13,8 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
-from hopper_gemm.model.roofline import SXM, Chip, limit_seconds, smem_intensity, smem_reads_per_flop, waves
+from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.tune.limits import limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
 def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from hopper_gemm.model.point import CONTEXTS
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.style import CELL, EVEN, FAINT, OURS, SERIES, STYLE, THEIRS, save
 

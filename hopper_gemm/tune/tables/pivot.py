@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.parameters import FIELDS, kernel_of
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
 from hopper_gemm.tune.study.row import PROBLEM, ResultsError, as_text

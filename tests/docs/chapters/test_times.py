@@ -15,9 +15,9 @@ from docs.generate.chapters import times
 from docs.generate.chapters.build import Built
 from docs.generate.chapters.table import built_rows, table
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.model.point import Sample
 from hopper_gemm.tune.measure.device import DeviceInfo, GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
+from hopper_gemm.tune.point import Sample
 from tests.command import run
 
 pytestmark = pytest.mark.results

@@ -28,9 +28,9 @@ from hopper_gemm.lab.counters.profiler import (
 from hopper_gemm.lab.counters.waits import FIGURES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.lab.counters.fake_ncu import calls, install
 

@@ -11,8 +11,8 @@ import pytest
 
 from hopper_gemm.lab.counters import program
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 
 PROBLEMS = GemmProblem(64, 64, 64), GemmProblem(128, 64, 64)
 POINTS = [Point(problem, config) for problem in PROBLEMS for config in ("cublas", GemmConfig(swizzle=4))]

@@ -10,8 +10,8 @@ import pytest
 
 from hopper_gemm.lab.counters.timeline import trace
 from hopper_gemm.lab.counters.trace import Moment
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.row import ResultsError
 from tests.conftest import ROOT
 

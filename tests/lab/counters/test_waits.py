@@ -24,10 +24,10 @@ from hopper_gemm.lab.counters.waits import (
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.lab.ladder.meter import ROLES, Reading
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import config_of
+from hopper_gemm.tune.point import Point
 
 IDLE = (0, 0, 0, 0)
 PROBLEM = GemmProblem(8, 8, 8)

@@ -15,7 +15,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure import arms
@@ -29,6 +28,7 @@ from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Burst, Steady, protocol_dict, seconds_of
 from hopper_gemm.tune.measure.timing import Timer, Timing
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload, filled, fp32_product, make_workload
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.statistics import Look, Race, Ratio
 from hopper_gemm.tune.study.schema import CARRIED
 from tests.tune.measure.fake_cuda import FakeCuda

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from hopper_gemm.model.point import Sample
 from hopper_gemm.tune.measure.verdict import (
     Component,
     component_of,
@@ -15,6 +14,7 @@ from hopper_gemm.tune.measure.verdict import (
     published,
     record_verdict,
 )
+from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import Ratio, speedup
 
 BETWEEN, WITHIN = 0.0058, 0.0016

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.model.config import LAUNCH_FIELDS
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError, visible
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.run import task
 from hopper_gemm.tune.run.task import Job, Request, Rig
 from hopper_gemm.tune.statistics import Ratio

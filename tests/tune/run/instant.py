@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.replay import Replay, recorded_points, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run import coordinator as module
 from hopper_gemm.tune.run.coordinator import Coordinator, RunError
 from hopper_gemm.tune.run.question import Question, RefusedError

@@ -99,7 +99,7 @@ def test_what_is_picked_is_picked_for_the_kind_of_gpu_that_joined(tmp_path):
         for row in rows(tmp_path / "m")
         if "pick 1" in row.figures["how"].split(", ")
     }
-    assert picks == {(problem, choose(problem, (), Chip(**told))) for problem in PROBLEMS}
+    assert picks == {(problem, choose(problem, Chip(**told))) for problem in PROBLEMS}
     assert picks != {(problem, choose(problem)) for problem in PROBLEMS}
 
 

@@ -14,12 +14,12 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table, find
+from hopper_gemm.model.lookup import Table, find, pick
 from hopper_gemm.model.menu import choose as picked
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.model.roofline import Chip
-from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
+from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, recorded_entries, write_tuned
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions import tune

@@ -15,10 +15,10 @@ import pytest
 from hopper_gemm.compiler.child import CONTEXT
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run import worker as module
 from hopper_gemm.tune.run.task import Begun, Joined, Said, Task
 from hopper_gemm.tune.run.worker import Worker, shares

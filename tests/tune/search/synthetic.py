@@ -9,8 +9,8 @@ import numpy as np
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.simulate import RecordedTask

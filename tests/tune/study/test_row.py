@@ -9,9 +9,9 @@ import pytest
 
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.study.row import Row, RowParser, as_text, figures_of, header, values_of
 from hopper_gemm.tune.study.schema import CARRIED, NAMES
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.point import Point, Sample
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import FIELDS, config_of
+from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import digest_of
 from hopper_gemm.tune.study.row import Row, header

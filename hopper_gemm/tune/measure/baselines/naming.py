@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.point import Point
 
 UNKNOWN = "unknown"
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from hopper_gemm.model.point import Point
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Event, Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study

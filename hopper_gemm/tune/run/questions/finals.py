@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.search.objective import Objective, joint
 from hopper_gemm.tune.statistics import even

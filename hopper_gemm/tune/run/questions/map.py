@@ -19,11 +19,11 @@ from pathlib import Path
 
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu, parts_for
-from hopper_gemm.model.point import Point
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.task import Joined, Task, ratio_of
 from hopper_gemm.tune.statistics import Look, Race

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler.child import CONTEXT, settle_in
-from hopper_gemm.model.point import Point
 from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.roofline import POWER_LIMITED_FLOPS
+from hopper_gemm.tune.limits import POWER_LIMITED_FLOPS
 from hopper_gemm.tune.parameters import FIELDS
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import ResultsError, Row

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from hopper_gemm.model.point import Point
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.space import begun_with, place_of
 from hopper_gemm.tune.study.spec import checked

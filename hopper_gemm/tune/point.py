@@ -8,14 +8,7 @@ from typing import NamedTuple
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
-
-REGIMES = ("burst", "steady")
-"""``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
-read over the same window."""
-
-CONTEXTS = ("isolated", "chained")
-"""``isolated``: another kernel runs between any two launches, as in a model. ``chained``: launches of one kernel back
-to back, so that programmatic dependent launch overlaps a launch with its own predecessor."""
+from hopper_gemm.model.tuned import CONTEXTS, REGIMES
 
 
 @dataclass(frozen=True)
@@ -25,8 +18,8 @@ class Point:
     Args:
         problem: what is multiplied.
         subject: a kernel; or the name of the baseline, timed against itself for the noise floor.
-        regime: of :data:`REGIMES`.
-        context: of :data:`CONTEXTS`.
+        regime: of :data:`hopper_gemm.model.tuned.REGIMES`.
+        context: of :data:`hopper_gemm.model.tuned.CONTEXTS`.
         against: name of the baseline that it is paired with.
         data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
 
@@ -43,10 +36,10 @@ class Point:
     data: str = "normal"
 
     def __post_init__(self) -> None:
-        for name, known in (("regime", REGIMES), ("context", CONTEXTS), ("data", DATA)):
+        for name, values in (("regime", REGIMES), ("context", CONTEXTS), ("data", DATA)):
             value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)} but got {value!r}")
+            if value not in values:
+                raise ValueError(f"{name} must be one of {', '.join(values)} but got {value!r}")
         if self.problem.is_fp8 and not isinstance(self.problem, ScaledProblem):
             raise ValueError(f"a measured problem of {self.problem.dtype} must have scales but has none; add them")
         if self.is_baseline and self.subject != self.against:
