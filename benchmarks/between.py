@@ -27,13 +27,13 @@ import numpy as np
 
 from benchmarks.held_out import read_held_out
 from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
-from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
-from hopper_gemm.model.menu import binaries, choices, launches, parts_for
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.menu import Offers, binaries, choices, launches
+from hopper_gemm.model.parts import parts_for
+from hopper_gemm.model.predict import predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, parts_meet
 from hopper_gemm.model.rules.pairs import filled_up
@@ -117,30 +117,22 @@ def _space() -> Iterator[GemmConfig]:
 
 
 @cache
-def _bounds() -> LowerBounds:
-    return LowerBounds(wide())
-
-
-def _ways(kernel: Kernel, problem: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
-    """A binary's ways to launch on a problem."""
-    ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
-    return [way for way in ways if not pair_reasons(way, problem, finish) and parts_meet(way, problem, SXM)]
+def _offers() -> Offers:
+    ways = [(number, way) for number, kernel in enumerate(wide()) for way in launches(kernel)]
+    return Offers(ways, SXM)
 
 
 def beyond(problem: GemmProblem, count: int, finish: Epilogue | None = None) -> list[Kernel]:
     """The kernels outside the menu that the model expects to be fastest, one for each shape."""
     best: dict[tuple[Any, ...], tuple[float, Kernel]] = {}
-    cut = [(row, parts) for row, kernel in enumerate(wide()) for parts in parts_for(kernel, problem)]
-    bounds = _bounds()(problem, *zip(*cut, strict=True))
-    for index in np.argsort(bounds, kind="stable"):
-        bound, (row, parts) = bounds[index], cut[index]
-        kernel = wide()[row].but(split_k=parts)
+    for bound, _, fixed in _offers().by_bound(problem):
         if len(best) >= count and bound > sorted(best.values(), key=lambda one: one[0])[count - 1][0]:
             break
-        for one in (way for way in _ways(kernel, problem, finish) if way.split_k == kernel.split_k):
-            seconds = predict(one, problem, finish=finish).seconds
-            shape = one.tile_m, one.tile_n, one.swap_ab, one.split_k, one.schedule
-            best[shape] = min(best.get(shape, (seconds, one)), (seconds, one), key=lambda one: one[0])
+        way = fixed.kernel
+        if not pair_reasons(way, problem, finish):
+            seconds = predict_fixed(fixed, problem, finish=finish).seconds
+            shape = way.tile_m, way.tile_n, way.swap_ab, way.split_k, way.schedule
+            best[shape] = min(best.get(shape, (seconds, way)), (seconds, way), key=lambda one: one[0])
     return [kernel for _, kernel in sorted(best.values(), key=lambda one: one[0])[:count]]
 
 
@@ -150,7 +142,8 @@ def asked(problem: GemmProblem, brought: Sequence[Kernel]) -> list[Kernel]:
     found = [*choices(problem, PICKS), *beyond(problem, BEYOND)]
     least = min(predict(one, problem).seconds for one in found)
     for kernel in brought:
-        able = _ways(kernel, problem)
+        ways = (way.but(split_k=parts) for parts in parts_for(kernel, problem) for way in launches(kernel))
+        able = [way for way in ways if not pair_reasons(way, problem) and parts_meet(way, problem, SXM)]
         seconds, _, best = min(
             ((predict(one, problem).seconds, number, one) for number, one in enumerate(able)), default=(inf, 0, kernel)
         )

@@ -38,14 +38,12 @@ import numpy as np
 from benchmarks.fresh import drawn
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
-from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import LONG, PACE, ROUNDS, Offer, binaries, by_bound, launches
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.menu import KINDS, PACE, behind_padding, binaries, launches, offers_of
+from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries, without_pdl
 from hopper_gemm.tune.study.files import suite_file
@@ -219,20 +217,19 @@ def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float,
 
 def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
     """Seconds by problem and binary, of its best way to launch; infinite where it cannot run or is :data:`BEHIND` the
-    best by its lower bound. A dynamic scheduler counts from :data:`ROUNDS` on, pace from :data:`LONG` on."""
+    best by its lower bound. Kernels of a kind count from :data:`hopper_gemm.model.menu.KINDS` on."""
     table = np.full((len(problems), len(kernels)), np.inf)
-    offers, bounds = [Offer(kernel, launches(kernel), SXM) for kernel in kernels], LowerBounds(kernels)
+    offers = offers_of([(number, way) for number, kernel in enumerate(kernels) for way in launches(kernel)])
     for row, problem in zip(table, problems, strict=True):
-        ranked = by_bound(offers, bounds, problem)
-        for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
-            if least and row.min() < least:
+        for kind, least in KINDS.items():
+            if kind not in offers or (least and row.min() < least):
                 continue
-            for bound, index, parts in (item for item in ranked if offers[item[1]].kind == kind):
+            for bound, number, fixed in offers[kind].by_bound(problem):
                 if bound > BEHIND * row.min():
                     break
-                fastest = offers[index].fastest(parts, problem)
-                if fastest:
-                    row[index] = min(row[index], fastest[0])
+                if not pair_reasons(fixed.kernel, problem):
+                    way = Fixed(behind_padding(fixed.kernel, problem)) if problem.padded else fixed
+                    row[number] = min(row[number], predict_fixed(way, problem).seconds)
     return table
 
 

@@ -3,9 +3,8 @@
     python -m benchmarks.parts > FILE
 
 For each tile and problem below the times at 2, 4 and 8 parts, and at the numbers that fill one, two and three rounds of
-the GPU, isolated, beside torch.mm; one row of CSV each. Run in a checkout of an earlier version too, on the same GPU
-and in turns, it compares the two: only :data:`PARTS` are timed where a version has no ``parts_for``. Nothing else may
-run on the GPU. Run it from the repository's root.
+the GPU, isolated, beside torch.mm; one row of CSV each. Nothing else may run on the GPU. Run it from the repository's
+root.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hopper_gemm.model.point import Point
+
 from hopper_gemm.compiler.store import default_store
-from hopper_gemm.model import menu
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.point import Point
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 PARTS = (2, 4, 8)
@@ -51,7 +51,7 @@ def points() -> Iterator[tuple[str, Point]]:
     for problem in PROBLEMS:
         for name, tile in TILES.items():
             binary = resolve(replace(tile, split_k=PARTS[0]))
-            filling = menu.parts_for(binary, problem) if hasattr(menu, "parts_for") else ()
+            filling = parts_for(binary, problem)
             for parts in sorted({*PARTS, *filling}):
                 fitting = [replace(tile, split_k=parts, part_order=order) for order in ("part", "tile")]
                 able = [resolve(config) for config in fitting if is_legal(config, problem)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
@@ -19,12 +21,12 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.parts import PartsAtLaunch
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, cluster_tiles, clusters_at_once, parts_meet
-from hopper_gemm.model.rules.invariance import STEEP, forward, parts_of
-from hopper_gemm.model.rules.pairs import WORKSPACE_BYTES_MAX
-from hopper_gemm.model.rules.technique import PARTS_MAX, SWIZZLE_MAX
+from hopper_gemm.model.roofline import SXM, Chip, best_swizzle
+from hopper_gemm.model.rules.invariance import STEEP, forward
+from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 
 LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
@@ -60,10 +62,6 @@ torch with half of the groups empty; by the model the four cost 1 % where all gr
 
 RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
 PART_ORDERS: tuple[Literal["tile", "part"], ...] = ("tile", "part")
-
-ROUNDS_OF_PARTS, FEW_PARTS = (1, 2, 3), (2, 3)
-"""Rounds of a launch that split-K parts are chosen to fill, and numbers of parts that are considered besides: where no
-number fills few rounds, two or three parts in many rounds may be the best."""
 
 
 @cache
@@ -127,29 +125,6 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     return tuple(way.but(swizzle=swizzle(way)) for way in ways)
 
 
-def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
-    """The numbers of split-K parts worth a prediction. Where they are given at launch, the most that take
-    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. None
-    if no number is allowed.
-
-    Example:
-        >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
-        >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
-        ((2, 3, 8, 16, 22), (2,))
-    """
-    if not kernel.parts_at_launch:
-        return (kernel.split_k,)
-    tiles, size = cluster_tiles(kernel, problem), kernel.cluster_size
-    at_once, tile_bytes = clusters_at_once(size, chip) * kernel.ctas_per_sm, 4 * size * kernel.tile_m * kernel.tile_n
-    words = problem.in_words
-    most = min(PARTS_MAX, at_once, -(-words.k // kernel.tile_k), WORKSPACE_BYTES_MAX // (tiles * tile_bytes))
-    if problem.batch_invariant:
-        numbers = {parts_of(words.n, words.k)}
-    else:
-        numbers = {min(most, at_once // -(-tiles // rounds)) for rounds in ROUNDS_OF_PARTS}.union(FEW_PARTS)
-    return tuple(sorted([parts for parts in numbers if 1 < parts <= most]))
-
-
 def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Kernel:
     """The kernel that the model expects to be the fastest on a problem.
 
@@ -162,7 +137,8 @@ def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = Non
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
     """
-    return next(iter(choices(problem, 1, chip, finish)), resolve(GemmConfig()))
+    best = choices(problem, 1, chip, finish)
+    return best[0] if best else resolve(GemmConfig())
 
 
 def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
@@ -172,26 +148,24 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
-    offers, bounds = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
-    ranked = by_bound(offers, bounds, problem)
-    best: list[tuple[float, int, Kernel]] = []  # seconds, row of the binary, and kernel: each binary once
-    for kind, least in (((False, False), 0.0), ((True, False), ROUNDS), ((True, True), LONG)):
-        if best and best[0][0] < least:
+    offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
+    best: list[tuple[float, int, Kernel]] = []  # seconds, number of the binary, and kernel: each binary once
+    for kind, least in KINDS.items():
+        if kind not in offers or (best and best[0][0] < least):
             continue
-        for bound, row, parts in ranked:
-            offer = offers[row]
-            if offer.kind != kind:
-                continue
-            pace = PACED if offer.binary.pace else 1.0
+        for bound, number, fixed in offers[kind].by_bound(problem):
+            pace = PACED if fixed.kernel.pace else 1.0
             if len(best) == count and bound * pace > best[-1][0]:
                 break  # all others take longer: they need no prediction
-            fastest = offer.fastest(parts, problem, finish)
-            if fastest:
-                best.append((fastest[0] * pace, row, fastest[1]))
-                first: dict[int, tuple[float, int, Kernel]] = {}
-                for item in sorted(best, key=itemgetter(0, 1)):
-                    first.setdefault(item[1], item)
-                best = [*first.values()][:count]
+            if pair_reasons(fixed.kernel, problem, finish):
+                continue
+            if problem.padded:
+                fixed = Fixed(behind_padding(fixed.kernel, problem))
+            best.append((predict_fixed(fixed, problem, chip, finish).seconds * pace, number, fixed.kernel))
+            first: dict[int, tuple[float, int, Kernel]] = {}
+            for item in sorted(best, key=itemgetter(0, 1)):
+                first.setdefault(item[1], item)
+            best = [*first.values()][:count]
     return [kernel for _, _, kernel in best]
 
 
@@ -228,63 +202,62 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue |
     return dynamic if is_legal(dynamic, problem, finish) else way
 
 
-@dataclass(frozen=True)
-class Offer:
-    """A binary to choose from, its ways to launch, and the GPU."""
+Kind = tuple[bool, bool]
+"""True with the dynamic scheduler, and True where launches are paced."""
 
-    binary: Kernel
-    ways: tuple[Kernel, ...]
-    chip: Chip
+KINDS: dict[Kind, float] = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
+"""Seconds from which on binaries of a kind are considered."""
 
-    @cached_property
-    def kind(self) -> tuple[bool, bool]:
-        """True with the dynamic scheduler, and True where launches are paced."""
-        return self.binary.scheduler == "dynamic", self.binary.pace > 0
 
-    @cached_property
-    def by_order(self) -> Callable[[int], tuple[tuple[Fixed, ...], ...]]:
-        """The ways to launch a number of parts, one tuple for each part order."""
+class Offers:
+    """Binaries to choose from, in all their ways to launch, with lower bounds of their times.
 
-        def ways(parts: int) -> tuple[tuple[Fixed, ...], ...]:
-            at_launch = self.binary.parts_at_launch
-            given = [way.but(split_k=parts) for way in self.ways] if at_launch else self.ways
-            orders = dict.fromkeys(way.part_order for way in given)
-            return tuple(tuple(Fixed(way) for way in given if way.part_order == order) for order in orders)
+    Args:
+        ways: to launch them, each with the number of its binary. Only where split-K parts are given at launch, their
+            order may be ``"part"``.
+        chip: the GPU.
+    """
 
-        return cache(ways)
-
-    def fastest(self, parts: int, problem: GemmProblem, finish: Epilogue | None = None) -> tuple[float, Kernel] | None:
-        """The fastest of the ways to launch so many parts by its predicted seconds, None if none is legal. Single CTAs
-        that all run at once take the first parts of all tiles first: those side by side then share operands."""
-        legal = [
-            ways
-            for ways in self.by_order(parts)
-            # no rule of a problem looks at the raster or the swizzle: the first way stands for all
-            if parts_meet(ways[0].kernel, problem, self.chip) and not pair_reasons(ways[0].kernel, problem, finish)
+    def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip) -> None:
+        self._ways, self._bounds = ways, LowerBounds([way for _, way in ways], chip)
+        self._fixed = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
+        self._settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
+        rows: dict[Kernel, dict[str, list[int]]] = {}
+        for row, (_, way) in enumerate(ways):
+            if way.parts_at_launch:
+                rows.setdefault(way.compiled(), {}).setdefault(way.part_order, []).append(row)
+        self._parts = PartsAtLaunch(list(rows), chip)
+        self._apart = [of["tile"] for of in rows.values()]
+        self._at_once = [
+            of["part"] if binary.cluster_size == 1 else of["tile"] + of["part"] for binary, of in rows.items()
         ]
-        if self.binary.parts_at_launch and self.binary.cluster_size == 1:
-            legal = [ways for ways in legal if ways[0].kernel.part_order == "part"] or legal
-        able = [way for ways in legal for way in ways]
-        if problem.padded:
-            able = [Fixed(behind_padding(way.kernel, problem)) for way in able]
-        times = [predict_fixed(way, problem, self.chip, finish).seconds for way in able]
-        return (min(times), able[times.index(min(times))].kernel) if able else None
+        """Ways to consider where the parts of all tiles run at once. Single CTAs then take the first parts of all tiles
+        first: those side by side share operands."""
+
+    def by_bound(self, problem: GemmProblem) -> Iterator[tuple[float, int, Fixed]]:
+        """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None
+        whose parts wait for a later wave."""
+        pairs = [*self._settled]
+        for number, parts, at_once in zip(*(values.tolist() for values in self._parts(problem)), strict=True):
+            pairs += [(row, parts) for row in (self._at_once if at_once else self._apart)[number]]
+        bounds = self._bounds(problem, *zip(*pairs, strict=True))
+        for at in np.argsort(bounds, kind="stable").tolist():
+            yield float(bounds[at]), self._ways[pairs[at][0]][0], self._fixed(*pairs[at])
 
 
 @cache
-def _offers(invariant: bool, gated: bool, chip: Chip) -> tuple[list[Offer], LowerBounds]:
-    """The binaries of a menu, and lower bounds of their times; arguments as of :func:`menu`."""
-    ways: dict[Kernel, list[Kernel]] = {}
-    for kernel in menu(invariant, gated):
-        ways.setdefault(kernel.compiled(), []).append(kernel)
-    return [Offer(binary, tuple(of), chip) for binary, of in ways.items()], LowerBounds(list(ways), chip)
+def _offers(invariant: bool, gated: bool, chip: Chip) -> dict[Kind, Offers]:
+    """The binaries of a menu by their kind; arguments as of :func:`menu`."""
+    numbers: dict[Kernel, int] = {}
+    return offers_of([(numbers.setdefault(way.compiled(), len(numbers)), way) for way in menu(invariant, gated)], chip)
 
 
-def by_bound(offers: Sequence[Offer], bounds: LowerBounds, problem: GemmProblem) -> list[tuple[float, int, int]]:
-    """Lower bound of the seconds, number of the offer, and split-K parts to consider, the least bound first."""
-    pairs = [(row, parts) for row, offer in enumerate(offers) for parts in parts_for(offer.binary, problem, offer.chip)]
-    rows, counts = zip(*pairs, strict=True)
-    return sorted(zip(bounds(problem, rows, counts).tolist(), rows, counts, strict=True))
+def offers_of(ways: Iterable[tuple[int, Kernel]], chip: Chip = SXM) -> dict[Kind, Offers]:
+    """Binaries to choose from by their kind; arguments as of :class:`Offers`."""
+    kinds: dict[Kind, list[tuple[int, Kernel]]] = {}
+    for number, way in ways:
+        kinds.setdefault((way.scheduler == "dynamic", way.pace > 0), []).append((number, way))
+    return {kind: Offers(of, chip) for kind, of in kinds.items()}
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:

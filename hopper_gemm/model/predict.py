@@ -421,12 +421,12 @@ def _requested(
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     again = _repeated(sides, walk, fixed.items, by_part, fixed.size)
     slower = SXM.memory_rate / chip.memory_rate
-    layouts, astray = problem.layouts, _astray(problem)
+    layouts, starts = problem.layouts, astray(problem)
     if kernel.swap_ab:
-        layouts, astray = layouts[::-1], astray[::-1]
+        layouts, starts = layouts[::-1], starts[::-1]
     requested = passed = 0.0
     for side, axis in enumerate(layouts):
-        (lines, sectors), inside = astray[side], taken[side]
+        (lines, sectors), inside = starts[side], taken[side]
         more = 0 if axis == "k" else fixed.extra_boxes[side]
         rate = fixed.rates[axis == "k"]
         off = inside * (lines * constants.off_lines + sectors * constants.off_sectors) * slower
@@ -483,15 +483,15 @@ def _repeated(
 
 
 @cache
-def _astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
+def astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
     """Return of each operand whether its rows start at sectors but off lines of the L2, and whether they start off
     sectors. Rows of padded operands start at lines."""
     rows = {"m": problem.m, "n": problem.n, "k": problem.k}
-    astray = []
+    starts = []
     for name, axis in zip("ab", problem.layouts, strict=True):
         start = 0 if name in problem.out_of_reach else ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES
-        astray.append((start in (32, 96), start % 32 > 0))
-    return tuple(astray)
+        starts.append((start in (32, 96), start % 32 > 0))
+    return tuple(starts)
 
 
 BURST_HZ = 1.58e9

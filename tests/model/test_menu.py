@@ -27,8 +27,8 @@ from hopper_gemm.model.menu import (
     choose,
     launches,
     menu,
-    parts_for,
 )
+from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet

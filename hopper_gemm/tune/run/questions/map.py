@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import behind_padding, choices, menu, parts_for
+from hopper_gemm.model.menu import behind_padding, choices, menu
+from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict

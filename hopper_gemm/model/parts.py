@@ -1,0 +1,73 @@
+"""Numbers of split-K parts worth a prediction, for kernels that take their number at launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
+from hopper_gemm.model.rules.invariance import parts_of
+from hopper_gemm.model.rules.pairs import WORKSPACE_BYTES_MAX
+from hopper_gemm.model.rules.technique import PARTS_MAX
+
+ROUNDS_OF_PARTS, FEW_PARTS = (1, 2, 3), (2, 3)
+"""Rounds of a launch that split-K parts are chosen to fill, and numbers of parts that are considered besides: where no
+number fills few rounds, two or three parts in many rounds may be the best."""
+
+
+class PartsAtLaunch:
+    """The numbers of many kernels at once: the most parts that take :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at
+    once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. Of batch-invariant problems the one that n and k demand.
+
+    Args:
+        kernels: that take their number of parts at launch.
+        chip: the GPU.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
+        values = [
+            (
+                *(kernel.swap_ab, kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n, kernel.tile_k),
+                *(clusters_at_once(kernel.cluster_size, gpu) * kernel.ctas_per_sm for gpu in (chip, SXM)),
+            )
+            for kernel in kernels
+        ]
+        self._table = np.array(values, dtype=float).reshape(-1, 6).T
+
+    def __call__(self, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers of kernels, parts of each, ascending, and whether the parts of all tiles run at once, as the rule of
+        such an order demands."""
+        swapped, tall, wide, tile_k, at_once, by_rule = self._table
+        words = problem.in_words
+        m, n = float(words.m), float(words.n)  # integers of 64 bits would end below some sizes
+        tiles = np.ceil(np.where(swapped, n, m) / tall) * np.ceil(np.where(swapped, m, n) / wide)
+        most = np.minimum(PARTS_MAX, np.minimum(at_once, np.ceil(words.k / tile_k)))
+        most = np.minimum(most, WORKSPACE_BYTES_MAX // (tiles * 4 * tall * wide))
+        if problem.batch_invariant:
+            parts = np.full((len(tiles), 1), parts_of(words.n, words.k), dtype=float)
+        else:
+            filling = [np.minimum(most, at_once // np.ceil(tiles / rounds)) for rounds in ROUNDS_OF_PARTS]
+            parts = np.stack([*filling, *(np.full(len(tiles), float(few)) for few in FEW_PARTS)], 1)
+            parts.sort(1)
+        considered = (parts > 1) & (parts <= most[:, None])
+        considered[:, 1:] &= parts[:, 1:] > parts[:, :-1]
+        rows, columns = considered.nonzero()
+        chosen = parts[rows, columns]
+        return rows, chosen.astype(int), tiles[rows] * chosen <= np.minimum(at_once, by_rule)[rows]
+
+
+def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
+    """The numbers of split-K parts worth a prediction: of :class:`PartsAtLaunch`, none if no number is allowed; of
+    other kernels their own.
+
+    Example:
+        >>> from hopper_gemm.model.config import GemmConfig
+        >>> from hopper_gemm.model.kernel import resolve
+        >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
+        >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
+        ((2, 3, 8, 16, 22), (2,))
+    """
+    return tuple(PartsAtLaunch([kernel], chip)(problem)[1].tolist()) if kernel.parts_at_launch else (kernel.split_k,)
