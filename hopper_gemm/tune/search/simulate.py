@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.reader import read_study
@@ -140,7 +139,7 @@ def play(
         0, 1e-12, len(space)
     )  # not constant, so that the first config is random
     predicted, seeds = (level, 0) if blind else (recorded.predicted, seeds)
-    proposer = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, seeds)
+    proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)
     tried: list[int] = []
     pending: list[int] = []
     while len(tried) < min(trials, len(space)):
@@ -148,7 +147,7 @@ def play(
             pending.append(proposer.ask())
         tried.append(pending.pop(0))
         speedup = float(recorded.speedups[tried[-1]])
-        proposer.tell(tried[-1], None if np.isnan(speedup) else [speedup])
+        proposer.tell(tried[-1], None if np.isnan(speedup) else speedup)
     speedups = np.nan_to_num(recorded.speedups[tried], nan=0.0)
     return tried, np.maximum.accumulate(speedups)
 

@@ -41,10 +41,6 @@ def _is(wanted: str, *kinds: type) -> Rule:
     return lambda value: "" if isinstance(value, kinds) and not isinstance(value, bool) else wanted
 
 
-def _among(*words: str) -> Rule:
-    return lambda value: "" if value in words else f"one of {', '.join(words)}"
-
-
 def _text(value: Any) -> str:
     return "" if isinstance(value, str) and printable(value) == value else "text without control characters"
 
@@ -92,11 +88,6 @@ def _config(value: Any) -> str:
     return ""
 
 
-def _objective(value: Any) -> str:
-    valid = isinstance(value, list) and value and all(figure in ("speedup", "pj_per_flop") for figure in value)
-    return "" if valid else "a list of speedup or pj_per_flop"
-
-
 def _data(value: Any) -> str:
     texts = value if isinstance(value, list) else [value]
     return "" if all(isinstance(text, str) for text in texts) else "text or a list of texts"
@@ -107,8 +98,6 @@ SPEC = Object(
         **dict.fromkeys(("sampler", "name", "config"), TEXT),
         **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
         "data": _data,
-        "objective": _objective,
-        "across": _among("each", "worst", "mean"),
         "space": _space,
         "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
         "steady": Object({...: NUMBER}, ("settle", "window")),

@@ -14,7 +14,6 @@ from hopper_gemm.tune.parameters import config_of, varied
 from hopper_gemm.tune.search import gp
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import diverse, predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.space import points
@@ -32,12 +31,12 @@ def space(tmp_path):
 def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
     """Some fail on the way; the failed corner is not proposed for ever."""
     few = LegalSpace(space.configs[::3])
-    sampler = make(name, few, Objective(), 0, predictions(space.configs, CUBE)[::3])
+    sampler = make(name, few, 0, predictions(space.configs, CUBE)[::3])
     tried = []
     for _ in range(len(few)):
         tried.append(sampler.ask())
         config = few.configs[tried[-1]]
-        sampler.tell(tried[-1], None if config.k_depth == 16 else [float(config.tile_m)])
+        sampler.tell(tried[-1], None if config.k_depth == 16 else float(config.tile_m))
     assert sorted(tried) == list(range(len(few)))
     with pytest.raises(ValueError, match="every legal config was tried"):
         sampler.ask()
@@ -45,7 +44,7 @@ def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_being_measured_is_not_proposed_again(space, name):
-    sampler = make(name, space, Objective(), 0, predictions(space.configs, CUBE))
+    sampler = make(name, space, 0, predictions(space.configs, CUBE))
     assert len({sampler.ask() for _ in range(20)}) == 20
 
 
@@ -95,13 +94,13 @@ def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():
 def test_a_large_space_is_searched_among_candidates(monkeypatch, space):
     monkeypatch.setattr(gp, "CANDIDATES", 40)
     monkeypatch.setattr(gp, "OBSERVATIONS", 12)
-    sampler = make("gp", space, Objective(), 0, predictions(space.configs, CUBE))
+    sampler = make("gp", space, 0, predictions(space.configs, CUBE))
     speeds = []
     for _ in range(25):
         number = sampler.ask()
         config = space.configs[number]
         speeds.append(config.tile_m * config.tile_n / (1 + config.k_depth))
-        sampler.tell(number, [speeds[-1]])
+        sampler.tell(number, speeds[-1])
     assert max(speeds) == max(c.tile_m * c.tile_n / (1 + c.k_depth) for c in space.configs)
 
 
@@ -114,17 +113,3 @@ def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
         grown.add(place)
     for one, other in zip(Posterior(kernel, places, known).predict(figures), grown.predict(figures), strict=True):
         assert np.allclose(one, other, atol=1e-5)
-
-
-def test_a_front_is_what_nothing_beats_in_both():
-    both = Objective(("speedup", "pj_per_flop"))
-    rows = [
-        {"speedup": 1.0, "pj_per_flop": 1.0},
-        {"speedup": 0.9, "pj_per_flop": 0.9},
-        {"speedup": 0.8, "pj_per_flop": 0.95},
-        {"speedup": 0.7, "pj_per_flop": 0.8},
-        {"speedup": 2.0},
-    ]
-    assert both.best(rows, 8) == [0, 1, 3]
-    assert both.best(rows, 2) == [0, 3]
-    assert Objective().best(rows, 2) == [4, 0]

@@ -275,15 +275,9 @@ def _importances(study: Study) -> Mapping[str, Any]:
     noted: Mapping[str, Any] = study.provenance.get("importance") or {}
     if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
         return noted
-    from pydantic import ValidationError
-
     from hopper_gemm.tune.search.trials import importances
-    from hopper_gemm.tune.study.spec import Spec
 
-    try:
-        return importances(Spec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
-    except (ValidationError, ValueError):  # a spec of an earlier schema
-        return {}
+    return importances(study.stage("sweep"))
 
 
 def _roofline(study: Study) -> Chart | None:

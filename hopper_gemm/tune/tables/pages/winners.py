@@ -57,8 +57,7 @@ class Winner:
 def is_list(provenance: Mapping[str, Any]) -> bool:
     """Return True if a study, by its provenance, searched several problems, each by itself."""
     spec = provenance["spec"]
-    searched = spec.get("sampler", "exhaustive") != "exhaustive" and spec.get("across", "each") == "each"
-    return searched and len(spec.get("problems", ())) > 1
+    return spec.get("sampler", "exhaustive") != "exhaustive" and len(spec.get("problems", ())) > 1
 
 
 def winners(study: Study) -> list[Winner]:
