@@ -34,9 +34,9 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
     Raises:
         ProfilerError: the profiler is missing or cannot work here.
     """
-    from hopper_gemm.lab.counters.profiler import open_profiler
+    from hopper_gemm.lab.counters.profiler import find_profiler
 
-    return count(points, gpu, open_profiler(), store=store)
+    return count(points, gpu, find_profiler(), store=store)
 
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
