@@ -24,27 +24,19 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts, each empty where it could not be found out.
-
-    Args:
-        glibc: version of the C library; empty with another one.
-        gpus: all that the driver lists.
-        driver_cuda: the highest CUDA version that the driver runs, such as ``"13.0"``.
-        torch_cuda: the CUDA version that torch was built for; None with a CPU build, empty without torch.
-        installed: versions of the packages that are required, None where one is missing.
-        requirements: of the project's own metadata; None where it is not installed.
-    """
+    """Facts, each empty where it could not be found out."""
 
     python: str
     system: str
-    glibc: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    glibc: str = ""  # version of the C library; empty with another one
+    gpus: tuple[Gpu, ...] = ()  # all that the driver lists
     no_gpu: str = ""
     driver: str = ""
-    driver_cuda: str = ""
-    torch_cuda: str | None = ""
+    driver_cuda: str = ""  # the highest CUDA version that the driver runs, such as "13.0"
+    torch_cuda: str | None = ""  # the CUDA version that torch was built for; None with a CPU build, empty without torch
+    # versions of the packages that are required, None where one is missing
     installed: dict[str, str | None] = field(default_factory=dict)
-    requirements: tuple[str, ...] | None = None
+    requirements: tuple[str, ...] | None = None  # of the project's own metadata; None where it is not installed
     requires_python: str = ""
 
 

@@ -39,22 +39,14 @@ OURS = "kernel_cutlass"
 
 @dataclass(frozen=True)
 class Counted:
-    """The counters of a point.
+    """The counters of a point."""
 
-    Args:
-        point: our kernel, or cuBLAS by torch.mm; regime and context do not matter.
-        kernel: name of the kernel; several are joined by ``+``.
-        figures: figures by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
-            :data:`hopper_gemm.lab.counters.waits.FIGURES`; without figures that were not counted.
-        note: figures that are missing.
-        reason: why there are no figures; else empty.
-    """
-
-    point: Point
-    kernel: str = ""
+    point: Point  # our kernel, or cuBLAS by torch.mm; regime and context do not matter
+    kernel: str = ""  # name of the kernel; several are joined by +
+    # figures by the names of COUNTERS, or of FIGURES; without figures that were not counted
     figures: dict[str, float] = field(default_factory=dict)
-    note: str = ""
-    reason: str = ""
+    note: str = ""  # figures that are missing
+    reason: str = ""  # why there are no figures; else empty
 
 
 Stage = Literal["begun", "profiling", "counted", "failed"]

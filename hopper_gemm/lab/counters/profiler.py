@@ -46,30 +46,20 @@ class ProfilerError(ValueError):
 
 @dataclass(frozen=True)
 class ProfiledLaunch:
-    """One kernel that the profiler replayed.
+    """One kernel that the profiler replayed."""
 
-    Args:
-        kernel: name.
-        values: by metric, in seconds, bytes, hertz, percent or plain numbers; what it could not count is not there.
-    """
-
-    kernel: str
+    kernel: str  # its name
+    # by metric, in seconds, bytes, hertz, percent or plain numbers; what it could not count is not there
     values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of the profiler.
+    """A run of the profiler."""
 
-    Args:
-        log: what it wrote to its log file: its messages and the table.
-        console: what the profiled program, and the profiler before it opened the log, wrote.
-        code: exit code; None where the run was killed after the time allowed.
-    """
-
-    log: str
-    console: str
-    code: int | None
+    log: str  # what it wrote to its log file: its messages and the table
+    console: str  # what the profiled program, and the profiler before it opened the log, wrote
+    code: int | None  # exit code; None where the run was killed after the time allowed
 
     @property
     def text(self) -> str:

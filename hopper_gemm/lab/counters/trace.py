@@ -36,21 +36,15 @@ LAUNCHES = 3
 
 
 class Moment(NamedTuple):
-    """A step of a role.
+    """A step of a role."""
 
-    Args:
-        role: of :data:`ROLES`.
-        stage: of the tile, from 0; -1 for a step of the role itself.
-        moment: of :data:`ROLE_MOMENTS`: the kernel entered, its barriers set up, the first tile begun, its last stage
-            multiplied, C stored, the role left; or of :data:`STAGE_MOMENTS`: a stage asked for, had, its loads issued
-            or its wgmma committed, and an older stage released.
-        clocks: SM clocks since the CTA's first role entered.
-    """
-
-    role: str
-    stage: int
+    role: str  # of ROLES
+    stage: int  # of the tile, from 0; -1 for a step of the role itself
+    # of ROLE_MOMENTS: the kernel entered, its barriers set up, the first tile begun, its last stage multiplied, C
+    # stored, the role left; or of STAGE_MOMENTS: a stage asked for, had, its loads issued or its wgmma committed, and
+    # an older stage released
     moment: str
-    clocks: int
+    clocks: int  # SM clocks since the CTA's first role entered
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:

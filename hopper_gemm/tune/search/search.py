@@ -191,33 +191,19 @@ class Search:
 
 @dataclass
 class _Task:
-    """The space of one sampler.
-
-    Args:
-        name: of the task.
-        points: a point of each config.
-        target: configs to measure.
-        done: numbers of the measured configs.
-        started: time of the first row of this run; None before it and after the end.
-        closed: whether its search is over.
-        sampler: made when the first config is proposed.
-        worker: name of its worker.
-        waiting: proposed points that no worker has.
-        spent: seconds searched without those since ``started``.
-        reported: whether :meth:`Search.ended` has returned its points.
-    """
+    """The space of one sampler."""
 
     name: str
-    points: list[Point]
-    target: int = 0
-    done: set[int] = field(default_factory=set)
-    started: float | None = None
-    closed: bool = False
-    sampler: LegalSampler | None = None
-    worker: str | None = None
-    waiting: deque[Point] = field(default_factory=deque)
-    spent: float = 0.0
-    reported: bool = False
+    points: list[Point]  # a point of each config
+    target: int = 0  # configs to measure
+    done: set[int] = field(default_factory=set)  # numbers of the measured configs
+    started: float | None = None  # time of the first row of this run; None before it and after the end
+    closed: bool = False  # whether its search is over
+    sampler: LegalSampler | None = None  # made when the first config is proposed
+    worker: str | None = None  # its name
+    waiting: deque[Point] = field(default_factory=deque)  # proposed points that no worker has
+    spent: float = 0.0  # seconds searched without those since started
+    reported: bool = False  # whether Search.ended has returned its points
 
     def __post_init__(self) -> None:
         self.number = {point: i for i, point in enumerate(self.points)}

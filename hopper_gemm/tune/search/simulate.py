@@ -35,19 +35,12 @@ to which the model was fitted."""
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """One problem, regime and context of a recorded study, for samplers to search.
+    """One problem, regime and context of a recorded study, for samplers to search."""
 
-    Args:
-        name: of :func:`hopper_gemm.tune.study.space.place_of`.
-        space: the recorded legal configs.
-        speedups: speedup of each config; nan where it did not run.
-        predicted: of :func:`hopper_gemm.tune.search.samplers.predictions`.
-    """
-
-    name: str
-    space: LegalSpace
-    speedups: np.ndarray
-    predicted: np.ndarray
+    name: str  # by place_of
+    space: LegalSpace  # the recorded legal configs
+    speedups: np.ndarray  # speedup of each config; nan where it did not run
+    predicted: np.ndarray  # logarithm of each config's predicted time
 
     @staticmethod
     def of(rows: Sequence[Row]) -> RecordedTask | None:
@@ -68,23 +61,14 @@ class RecordedTask:
 
 @dataclass(frozen=True)
 class Curve:
-    """One sampler on one task, all seeds.
+    """One sampler on one task, all seeds."""
 
-    Args:
-        task: name of the task.
-        sampler: name of the sampler.
-        size: number of legal configs.
-        regret: recorded best over the best so far, less 1; a row for each seed, a column for each trial.
-        random_regret: expected regret of random search after each trial.
-        median: regret of the median config.
-    """
-
-    task: str
-    sampler: str
-    size: int
-    regret: np.ndarray
-    random_regret: np.ndarray
-    median: float
+    task: str  # name of the task
+    sampler: str  # name of the sampler
+    size: int  # number of legal configs
+    regret: np.ndarray  # recorded best over the best so far, less 1; a row for each seed, a column for each trial
+    random_regret: np.ndarray  # expected regret of random search after each trial
+    median: float  # regret of the median config
 
     @staticmethod
     def of(recorded: RecordedTask, sampler: str, bests: np.ndarray) -> Curve:

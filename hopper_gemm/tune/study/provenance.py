@@ -26,15 +26,11 @@ Rule = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Object:
-    """The shape of a JSON object.
+    """The shape of a JSON object."""
 
-    Args:
-        keys: shape by name: another object, a list of one shape, or a rule; ``...`` stands for every other name.
-        needed: names without which the object says too little.
-    """
-
+    # shape by name: another object, a list of one shape, or a rule; ... stands for every other name.
     keys: Mapping[Any, Any]
-    needed: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()  # names without which the object says too little
 
 
 def _is(wanted: str, *kinds: type) -> Rule:

@@ -58,37 +58,24 @@ STYLE = "body{font-family:sans-serif}table{border-collapse:collapse}td,th{paddin
 
 @dataclass(frozen=True)
 class TextTable:
-    """One table of text.
+    """One table of text."""
 
-    Args:
-        title: above it.
-        corner: heading of its index.
-        cells: ready to be shown.
-        notes: sentences below it, in Markdown.
-    """
-
-    title: str
-    corner: str
-    cells: pd.DataFrame
-    notes: tuple[str, ...] = ()
+    title: str  # above it
+    corner: str  # heading of its index
+    cells: pd.DataFrame  # ready to be shown
+    notes: tuple[str, ...] = ()  # sentences below it, in Markdown
 
 
 @dataclass(frozen=True)
 class View:
-    """Tables of a study for a person, and their rows for a program.
-
-    Args:
-        study: the study.
-        tables: for a person.
-        rows: for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of
-            the schema without :data:`LEFT_OUT`; what is missing is NaN or empty.
-        more: what the JSON has beside provenance and rows.
-    """
+    """Tables of a study for a person, and their rows for a program."""
 
     study: Study
-    tables: list[TextTable]
+    tables: list[TextTable]  # for a person
+    # for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of the
+    # schema without LEFT_OUT; what is missing is NaN or empty
     rows: pd.DataFrame
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)  # what the JSON has beside provenance and rows
 
     @property
     def source(self) -> str:

@@ -52,19 +52,12 @@ SCATTERS = (
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """One chart."""
 
-    Args:
-        title: above it.
-        note: a sentence below the title.
-        spec: of Vega-Lite; without data it shows the page's rows.
-        places: places with data for it; None for all.
-    """
-
-    title: str
-    note: str
-    spec: Spec
-    places: tuple[str, ...] | None = None
+    title: str  # above it
+    note: str  # a sentence below the title
+    spec: Spec  # of Vega-Lite; without data it shows the page's rows
+    places: tuple[str, ...] | None = None  # places with data for it; None for all
 
 
 def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
