@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.counters import count
+from hopper_gemm.lab.counters.counting import count
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve

@@ -10,9 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.lab.counters import COUNTERS, count
-from hopper_gemm.lab.counters.counting import point_of, settle
-from hopper_gemm.lab.counters.figures import METRICS, figures_of
+from hopper_gemm.lab.counters.counting import count, point_of, settle
+from hopper_gemm.lab.counters.figures import COUNTERS, METRICS, figures_of
 from hopper_gemm.lab.counters.profiler import (
     ProfiledLaunch,
     ProfilerError,
