@@ -96,7 +96,7 @@ def _of(values: Sequence[Record], **spec: Any) -> Spec:
     return {"data": {"values": list(values)}, "transform": [CHOSEN], **spec}
 
 
-def _points(size: int, opacity: float = 1.0, **encoding: Any) -> Spec:
+def _points(size: int, encoding: Spec, opacity: float = 1.0) -> Spec:
     """Return a layer of points."""
     mark = {"type": "point", "filled": True, "size": size, "opacity": opacity}
     return {"mark": mark, "encoding": encoding}
@@ -129,7 +129,7 @@ def _forest(cells: Sequence[Record]) -> Chart | None:
         "tooltip": _tips("problem", "over", "speedup", "speedup_low", "speedup_high", "time_us", "config"),
     }
     ends = {"x": {**x, "field": "speedup_low"}, "x2": {"field": "speedup_high"}}
-    layers = [{"mark": {"type": "rule"}, "encoding": {**shared, **ends}}, _points(40, x=x, **shared), _even("x")]
+    layers = [{"mark": {"type": "rule"}, "encoding": {**shared, **ends}}, _points(40, {"x": x, **shared}), _even("x")]
     height = 26 * len({cell["problem"] for cell in cells}) + 30
     note = "Speedup over each baseline with the 95 % interval of its pairs; shortest launch on top."
     return Chart("Forest plot", note, _of(cells, height=height, layer=layers))
@@ -192,7 +192,8 @@ def _history(rows: Sequence[Record]) -> Chart | None:
     x = {"field": "trial", "type": "quantitative", "title": "trial that ran"}
     speedups, best = (_axis(name, "speedup over cuBLAS") for name in ("speedup", "best"))
     line = {"type": "line", "interpolate": "step-after", "color": THEIRS}
-    trials = _points(18, 0.5, x=x, y=speedups, tooltip=_tips("trial", "speedup", "best", "config"))
+    tips = _tips("trial", "speedup", "best", "config")
+    trials = _points(18, {"x": x, "y": speedups, "tooltip": tips}, 0.5)
     trials["mark"]["color"] = OURS
     spec = {"transform": [CHOSEN, RAN], "layer": [trials, {"mark": line, "encoding": {"x": x, "y": best}}]}
     note = "Each trial in the order of its measurement; the line is the best until then."
@@ -259,7 +260,7 @@ def _roofline(study: Study) -> Chart | None:
     spec = {
         "layer": [
             {"data": {"values": ceilings}, "mark": {"type": "line", "color": EVEN}, "encoding": ends},
-            {"data": {"values": points}, **_points(45, **rates)},
+            {"data": {"values": points}, **_points(45, rates)},
         ],
     }
     note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200: a copy; and the "
@@ -275,8 +276,8 @@ def _problems(study: Study) -> Chart | None:
     x = _axis("torch_us", "time of torch.mm, us", scale={"type": "log"}, axis={"format": "~s"})
     y = _axis("speedup", "speedup over torch.mm", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
     tips = _tips("problem", "who", "speedup", "low", "high", "over_faster", "torch_us", "config")
-    points = _points(25, 0.7, x=x, y=y, color=_series("who", values, (OURS, THEIRS)), tooltip=tips)
-    spec = _of(values, layer=[points, _even("y")])
+    encoding = {"x": x, "y": y, "color": _series("who", values, (OURS, THEIRS)), "tooltip": tips}
+    spec = _of(values, layer=[_points(25, encoding, 0.7), _even("y")])
     note = "Of each problem the kernel that the model picks, and the best of all that were measured. Low, high: the "
     note += "95 % interval of the pick. over_faster: it over the faster of torch.mm and cuBLASLt's heuristic list."
     return Chart("Problems", note, spec, places_of(values))
@@ -293,10 +294,11 @@ def _scatter(
     speeds = sorted(float(row["speedup"]) for row in measured)
     ends = [speeds[len(speeds) // 20], speeds[-1 - len(speeds) // 20]]  # a few outliers do not set the colours
     shades = {"scheme": "viridis", "domain": ends, "clamp": True}
-    speedup = {"field": "speedup", "type": "quantitative", "scale": shades}
+    colour = {"field": "speedup", "type": "quantitative", "scale": shades}
+    encoding = {"x": _axis(*across), "y": _axis(*up), "color": colour, "tooltip": _tips(*names)}
     spec = {
         "transform": [CHOSEN, {"filter": f"isValid(datum.{across[0]}) && isValid(datum.{up[0]})"}],
-        **_points(30, 0.6, x=_axis(*across), y=_axis(*up), color=speedup, tooltip=_tips(*names)),
+        **_points(30, encoding, 0.6),
     }
     return Chart(*texts, spec, places_of(measured))
 
