@@ -33,17 +33,28 @@ COMPARE_LEGEND = (
 
 @dataclass(frozen=True)
 class Mean:
-    """Speedup over one baseline, summed up over all problems."""
+    """Speedup over one baseline, summed up over all problems.
 
-    regime: str  # burst or steady
-    context: str  # isolated or chained
-    against: str  # the baseline
-    speedup: float  # geometric mean
-    problems: int  # number of problems with a figure
-    total: int  # number of all problems; asked in the JSON
-    worst: float  # the least speedup and its problem
+    Args:
+        regime: burst or steady.
+        context: isolated or chained.
+        against: the baseline.
+        speedup: geometric mean.
+        problems: number of problems with a figure.
+        total: number of all problems; ``asked`` in the JSON.
+        worst, worst_on: the least speedup and its problem.
+        behind: problems whose whole interval lies below 1.
+    """
+
+    regime: str
+    context: str
+    against: str
+    speedup: float
+    problems: int
+    total: int
+    worst: float
     worst_on: str
-    behind: tuple[str, ...]  # problems whose whole interval lies below 1
+    behind: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name for JSON, ``total`` as ``asked``."""
