@@ -193,7 +193,7 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
 
 def versions(*more: str) -> dict[str, str | None]:
     """Return the versions of Python, of the packages that figures depend on, and of more; None for a missing one."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
+    return {"python": platform.python_version(), **{name: version_of(name) for name in (*PACKAGES, *more)}}
 
 
 def commit() -> str | None:
@@ -210,7 +210,8 @@ def commit() -> str | None:
         return None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package; None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:

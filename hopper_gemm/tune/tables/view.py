@@ -18,14 +18,13 @@ from rich.table import Table as RichTable
 from hopper_gemm.tune.study.files import write_json, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import Study, frame_of
-from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.schema import COUNTED, NAMES
+from hopper_gemm.tune.study.row import ResultsError, as_text
+from hopper_gemm.tune.study.schema import BY_NAME, COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
 from hopper_gemm.tune.tables.mapped import MAP_LEGEND, by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
-from hopper_gemm.tune.tables.parquet import write_parquet
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
     coded,
@@ -41,6 +40,9 @@ from hopper_gemm.tune.tables.pivot import (
 
 FORMS = {"csv": ".csv", "json": ".json", "markdown": ".md", "html": ".html"}
 """Forms of a view as text, with the suffix of a file."""
+
+DTYPES = {"string": "string", "integer": "Int64", "number": "float64", "boolean": "boolean"}
+"""Pandas' type of a column in a typed file for each :attr:`hopper_gemm.tune.study.schema.Column.type`."""
 
 LEFT_OUT = {"samples", *(column.name for column in COUNTED)}
 """Columns of the schema that :func:`tidy` leaves out: single pairs, and figures that are not timed."""
@@ -218,6 +220,28 @@ def rows_as_measured(study: Study) -> View:
         "config": ["" if row.point.is_baseline else str(row.point.config) for row in study.rows],
     }
     return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Write rows as Parquet.
+
+    Args:
+        frame: columns of the schema; others, such as labels, are text.
+        path: the file.
+
+    Raises:
+        ResultsError: pyarrow is missing or too old for pandas, or the file cannot be written.
+    """
+    types = {name: BY_NAME[name].type if name in BY_NAME else "string" for name in frame}
+    texts = {name: frame[name].map(lambda value: as_text(value) or None) for name in frame if types[name] == "string"}
+    typed = frame.assign(**texts).astype({name: DTYPES[kind] for name, kind in types.items()})
+    try:
+        content = typed.to_parquet(None, engine="pyarrow", index=False)
+    except ImportError:
+        raise ResultsError(
+            "Parquet needs pyarrow, which is missing or too old; pip install --upgrade pyarrow, or take --format csv"
+        ) from None
+    write_whole(path, content)
 
 
 def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
