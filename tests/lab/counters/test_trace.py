@@ -1,5 +1,5 @@
-"""The words that a traced kernel writes become moments in order, in clocks since the CTA began; those of every rung stand
-in one table, beside where they come from."""
+"""The words that a traced kernel writes become moments in order, in clocks since the CTA began; those of every rung
+stand in one table, beside where they come from."""
 
 from __future__ import annotations
 
