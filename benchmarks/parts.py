@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hopper_gemm.model.point import Point
-
 from hopper_gemm.compiler.store import default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -25,6 +23,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
+from hopper_gemm.tune.point import Point
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 PARTS = (2, 4, 8)

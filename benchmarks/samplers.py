@@ -22,7 +22,6 @@ import numpy as np
 import optuna
 
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import LegalSampler, Plugged, diverse
 from hopper_gemm.tune.search.search import make
 from hopper_gemm.tune.search.simulate import CLOSED, SHARE, RecordedTask, random_search_regret, recorded_tasks
@@ -81,9 +80,9 @@ def proposer(task: RecordedTask, name: str, model: bool, seed: int) -> LegalSamp
     if name in OPTUNA:
         first = diverse(task.predicted, task.space.configs, FIRST) if model else ()
         given = getattr(optuna.samplers, name)(seed=seed, **OPTUNA[name])
-        return Plugged(task.space, Objective(), seed, given, first)
+        return Plugged(task.space, seed, given, first)
     blind = np.random.default_rng(seed).uniform(0, 1e-12, len(task.space))
-    return make(name, task.space, Objective(), seed, task.predicted if model else blind, FIRST * model)
+    return make(name, task.space, seed, task.predicted if model else blind, FIRST * model)
 
 
 def search(task: RecordedTask, sampler: LegalSampler, most: int, codes: np.ndarray) -> str:
@@ -93,7 +92,7 @@ def search(task: RecordedTask, sampler: LegalSampler, most: int, codes: np.ndarr
         number = sampler.ask()
         compiled.add(int(codes[number]))
         speedup = float(task.speedups[number])
-        sampler.tell(number, None if np.isnan(speedup) else [speedup])
+        sampler.tell(number, None if np.isnan(speedup) else speedup)
         if speedup > best:
             best = speedup
             steps.append(f"{trial}:{len(compiled)}:{number}")

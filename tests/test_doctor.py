@@ -121,7 +121,7 @@ def test_a_machine_without_any_package_or_driver_is_looked_at_all_the_same(monke
     def none(*name):
         raise PackageNotFoundError(*name)
 
-    for name in ("requires", "metadata", "version", "distribution"):
+    for name in ("requires", "metadata", "distribution"):
         monkeypatch.setattr(machine, name, none)
     for name in ("pynvml", "packaging", "packaging.requirements"):
         monkeypatch.setitem(sys.modules, name, None)

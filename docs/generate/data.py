@@ -19,8 +19,8 @@ from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import ROWS, frame_of, packed, recorded_folders
 from hopper_gemm.tune.study.row import SUM, ResultsError
 from hopper_gemm.tune.study.schema import COLUMNS, NAMES, Column
-from hopper_gemm.tune.tables.parquet import write_parquet
 from hopper_gemm.tune.tables.pivot import one_line
+from hopper_gemm.tune.tables.view import write_parquet
 
 PACKAGE, SCHEMA = "datapackage.json", "rows.schema.json"
 

@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
-from typing import Literal
 
-from hopper_gemm.cli.machine import PROJECT, Machine, this_machine
+from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
 from hopper_gemm.compiler.store import KernelStore, default_store, shipped, shipped_library
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
@@ -41,7 +40,7 @@ class MachineFinding:
     ``mark`` is ``"ok"``, ``"note"`` (works without it), ``"slow"`` (works, but takes longer) or ``"missing"``.
     """
 
-    mark: Literal["ok", "note", "slow", "missing"]
+    mark: Mark
     what: str
     value: str
     fix: str = ""
@@ -102,7 +101,7 @@ def _packages(facts: Machine) -> list[MachineFinding]:
         version = facts.installed.get(requirement.name)
         fits = version is not None and requirement.specifier.contains(version, prereleases=True)
         fix = "" if fits else f'pip install "{text}"'
-        mark: Literal["ok", "missing"] = "ok" if fits else "missing"
+        mark: Mark = "ok" if fits else "missing"
         needed = str(requirement.specifier)
         findings.append(MachineFinding(mark, requirement.name, version or "not installed", fix, needed))
     return findings
@@ -112,7 +111,7 @@ def _gpu(facts: Machine) -> MachineFinding:
     major, minor = hopper.COMPUTE_CAPABILITY
     names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
     names = names or f"no NVIDIA GPU{f' ({facts.no_gpu})' if facts.no_gpu else ''}"
-    able = _has_hopper(facts)
+    able = facts.has_hopper
     return MachineFinding("ok" if able else "note", "GPU", names, "" if able else NO_GPU, f"sm_{major}{minor} (Hopper)")
 
 
@@ -127,7 +126,9 @@ def _driver(facts: Machine) -> MachineFinding:
     if _numbers(facts.driver_cuda) >= _numbers(DRIVER_CUDA):
         return MachineFinding("ok", "driver", version, needed=needed)
     old = f"{version}: too old for CUDA {DRIVER_CUDA}"
-    return MachineFinding(_grave(facts), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed)
+    return MachineFinding(
+        facts.with_hopper("missing"), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed
+    )
 
 
 def _torch(facts: Machine) -> list[MachineFinding]:
@@ -139,21 +140,12 @@ def _torch(facts: Machine) -> list[MachineFinding]:
         return []
     if cuda is None:
         fix = "on a machine with a Hopper GPU install a CUDA build: pip install --force-reinstall torch"
-        return [MachineFinding(_grave(facts), what, "a CPU build, which cannot use a GPU", fix, needed)]
+        return [MachineFinding(facts.with_hopper("missing"), what, "a CPU build, which cannot use a GPU", fix, needed)]
     if limit and _numbers(cuda)[0] > int(limit):
         version = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
         fix = f"update the NVIDIA driver, or install a build of torch for CUDA {limit}"
-        return [MachineFinding(_grave(facts), what, version, fix, needed)]
+        return [MachineFinding(facts.with_hopper("missing"), what, version, fix, needed)]
     return [MachineFinding("ok", what, cuda, needed=needed)]
-
-
-def _grave(facts: Machine) -> Literal["note", "missing"]:
-    """Return the mark of a fault that matters only with a Hopper GPU."""
-    return "missing" if _has_hopper(facts) else "note"
-
-
-def _has_hopper(facts: Machine) -> bool:
-    return any(gpu.capability == hopper.COMPUTE_CAPABILITY for gpu in facts.gpus)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -194,7 +186,11 @@ def _machine_code(facts: Machine) -> list[MachineFinding]:
     value += ", for other versions of the DSL and TVM-FFI than these" * unused
     if len(ready) == len(kernels):
         return [MachineFinding("ok", "machine code", value)]
-    return [MachineFinding(_slow(facts), "machine code", f"{value}: a first call may compile for a second", PREBUILD)]
+    return [
+        MachineFinding(
+            facts.with_hopper("slow"), "machine code", f"{value}: a first call may compile for a second", PREBUILD
+        )
+    ]
 
 
 def _extension(facts: Machine) -> list[MachineFinding]:
@@ -206,12 +202,7 @@ def _extension(facts: Machine) -> list[MachineFinding]:
         return [MachineFinding("ok", what, str(library))]
     able = any(map(shutil.which, COMPILERS))
     fix = PREBUILD if able else f"install a C++ compiler (g++) and the headers of Python, then {PREBUILD}"
-    return [MachineFinding(_slow(facts), what, "not built: calls take longer on the host", fix)]
-
-
-def _slow(facts: Machine) -> Literal["note", "slow"]:
-    """Return the mark of what slows down calls on a Hopper GPU."""
-    return "slow" if _has_hopper(facts) else "note"
+    return [MachineFinding(facts.with_hopper("slow"), what, "not built: calls take longer on the host", fix)]
 
 
 def _results() -> MachineFinding:

@@ -163,7 +163,7 @@ def trace(
     The result is a table of moments in SM clocks for each rung of a ladder.
     """
     from hopper_gemm.cli.running import local_source, name_tenants
-    from hopper_gemm.lab.counters.timeline import trace as traced
+    from hopper_gemm.lab.counters.trace import trace as traced
 
     source = local_source(gpus, "a trace")
     file = spec or ladder_file().with_name("archive") / "timeline.toml"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import re
 import runpy
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution, metadata, requires, version
-from typing import Any
+from importlib.metadata import PackageNotFoundError, distribution, metadata, requires
+from typing import Any, Literal
+
+from hopper_gemm.model import hopper
+from hopper_gemm.tune.study.provenance import version_of
 
 PROJECT = "hopper-gemm"
+
+Mark = Literal["ok", "note", "slow", "missing"]
 
 
 @dataclass(frozen=True)
@@ -24,28 +28,29 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts, each empty where it could not be found out.
-
-    Args:
-        glibc: version of the C library; empty with another one.
-        gpus: all that the driver lists.
-        driver_cuda: the highest CUDA version that the driver runs, such as ``"13.0"``.
-        torch_cuda: the CUDA version that torch was built for; None with a CPU build, empty without torch.
-        installed: versions of the packages that are required, None where one is missing.
-        requirements: of the project's own metadata; None where it is not installed.
-    """
+    """Facts, each empty where it could not be found out."""
 
     python: str
     system: str
-    glibc: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    glibc: str = ""  # version of the C library; empty with another one
+    gpus: tuple[Gpu, ...] = ()  # all that the driver lists
     no_gpu: str = ""
     driver: str = ""
-    driver_cuda: str = ""
-    torch_cuda: str | None = ""
+    driver_cuda: str = ""  # the highest CUDA version that the driver runs, such as "13.0"
+    torch_cuda: str | None = ""  # the CUDA version that torch was built for; None with a CPU build, empty without torch
+    # versions of the packages that are required, None where one is missing
     installed: dict[str, str | None] = field(default_factory=dict)
-    requirements: tuple[str, ...] | None = None
+    requirements: tuple[str, ...] | None = None  # of the project's own metadata; None where it is not installed
     requires_python: str = ""
+
+    @property
+    def has_hopper(self) -> bool:
+        """Return True if a GPU can run the kernel."""
+        return any(gpu.capability == hopper.COMPUTE_CAPABILITY for gpu in self.gpus)
+
+    def with_hopper(self, mark: Mark) -> Mark:
+        """Return the mark of a finding that matters only with a Hopper GPU: ``"note"`` without one."""
+        return mark if self.has_hopper else "note"
 
 
 def this_machine() -> Machine:
@@ -54,23 +59,13 @@ def this_machine() -> Machine:
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        glibc=_glibc(),
+        glibc=dict([platform.libc_ver()]).get("glibc", ""),
         torch_cuda=_torch_cuda(),
-        installed={name: _version(name) for name in map(package_of, required or ())},
+        installed={name: version_of(name) for text in required or () for name in re.findall(r"^[\w.-]+", text)},
         requirements=required,
         requires_python=python,
         **_driver(),
     )
-
-
-def package_of(requirement: str) -> str:
-    """Return the package's name, without extras and versions.
-
-    >>> package_of("nvidia-cutlass-dsl[cu13]>=4.8")
-    'nvidia-cutlass-dsl'
-    """
-    end = next((i for i, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")), None)
-    return requirement[:end]
 
 
 def _requirements() -> tuple[tuple[str, ...] | None, str]:
@@ -85,20 +80,6 @@ def _needed(requirement: str) -> str:
     """Return a requirement of a base install or of the extra ``tune`` without its marker; else empty."""
     text, _, marker = requirement.partition(";")
     return text.strip() if "extra" not in marker or "tune" in marker else ""
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _glibc() -> str:
-    with suppress(OSError, ValueError, AttributeError):  # another C library, or another system
-        name, _, number = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        return number if name == "glibc" else ""
-    return ""
 
 
 def _torch_cuda() -> str | None:

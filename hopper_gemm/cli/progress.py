@@ -36,13 +36,9 @@ def describe(progress: Progress, long: bool = False) -> str:
     result = f"{words(row.status)}: {row.reason}"
     if row.ok:
         result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
-    best = "" if progress.best is None else f", best {_goal(progress)}"
+    best = "" if progress.best is None else f", best {progress.best:.3f}x"
     count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
     return wording(long)(f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}")
-
-
-def _goal(progress: Progress) -> str:
-    return f"{progress.best:.3f}x" if progress.goal == "speedup" else f"{progress.best:.3f} pJ/FLOP"
 
 
 def _lines(verbose: bool, long: bool) -> Reporter:
@@ -69,7 +65,7 @@ def _bar(open_points: int, verbose: bool, long: bool) -> Iterator[Reporter]:
         task = bar.add_task("compiling", total=open_points)
 
         def watch(progress: Progress) -> None:
-            best = "" if progress.best is None else f"best {_goal(progress)}, "
+            best = "" if progress.best is None else f"best {progress.best:.3f}x, "
             bar.update(task, description=f"{best}{place_of(progress.row.point)}")
             if progress.row.stage == "sweep":
                 bar.advance(task)

@@ -27,8 +27,7 @@ from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.point import Point
-from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.kept import Kept
+from hopper_gemm.tune.run.coordinator import Coordinator
 from hopper_gemm.tune.run.question import cublas_control
 from hopper_gemm.tune.run.questions.finals import entry_of
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
@@ -254,7 +253,7 @@ def _keep(tuning: Autotuned, case: Case, entry: TunedEntry | None, number: str, 
 def _search(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
     """Search case by case, by workers that stay; each search is that of ``hopper-gemm tune``."""
     torch.cuda.empty_cache()  # the measuring processes need memory too
-    source, kept = Source((_gpu(device),)), None
+    source, coordinator = Source((_gpu(device),)), None
     try:
         for number, case in enumerate(cases, 1):
             said = f"{number} of {len(cases)}: {case}"
@@ -262,24 +261,25 @@ def _search(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
                 sweep = _sweep(tuning, case, source, said)
                 if not sweep.finished:
                     tuning.say(f"{said}: a search of {tuning.seconds_each:g} s into {sweep.out}")
-                    kept = kept or Kept(source.executor(Job("autotune", fresh=sweep.spec.final.fresh), tuning.say))
-                    run(sweep, kept, tuning.say)
+                    job = Job("autotune", fresh=sweep.spec.final.fresh)
+                    coordinator = coordinator or Coordinator(source.executor(job, tuning.say), tuning.say)
+                    coordinator.run(sweep)
                 pick = _pick(case)
                 entry = pick.entry if pick.how == "tuned" else None
                 why = f"no config ran; the rows in {sweep.out} say why"
             except (ValueError, RuntimeError) as error:  # such as a folder in which another process searches
                 entry, why = None, str(error)
-                if kept is not None:
-                    kept.end()  # its workers may have tasks left
-                    kept = None
+                if coordinator is not None:
+                    coordinator.close()  # its workers may have tasks left
+                    coordinator = None
             if entry is None:
                 tuning.failed[case] = why
             else:
                 tuning.measured.append(entry)
             tuning.say(f"{said}: {f'{entry.speedup:.3f}x torch.mm' if entry else why}")
     finally:
-        if kept is not None:
-            kept.end()
+        if coordinator is not None:
+            coordinator.close()
 
 
 def _gpu(device: int) -> GpuId:

@@ -28,11 +28,8 @@ FIELDS = tuple(PARAMETERS)
 """Every parameter's name."""
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(WIDEST)}
+"""Values in rows that were recorded before there was the parameter, too."""
 
-BEFORE: dict[str, Any] = {
-    name: DEFAULTS[name] if parameter.before is None else parameter.before for name, parameter in PARAMETERS.items()
-}
-"""Values in rows that were recorded before there was the parameter."""
 
 LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
 """Parameters that are arguments of the launch: changing them recompiles nothing."""

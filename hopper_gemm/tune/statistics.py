@@ -87,17 +87,11 @@ class Look(NamedTuple):
 
 
 class Race(NamedTuple):
-    """Rule of dropping configs: the looks, and the leader that a config is compared with.
+    """Rule of dropping configs: the looks, and the leader that a config is compared with."""
 
-    Args:
-        looks: looks in order, at which a hopeless config is dropped.
-        leader: the best so far, with all its pairs; without a leader nothing is dropped.
-        noise: the noise floor of the run, as a fraction.
-    """
-
-    looks: Sequence[Look] = ()
-    leader: Ratio | None = None
-    noise: float = 0.0
+    looks: Sequence[Look] = ()  # looks in order, at which a hopeless config is dropped
+    leader: Ratio | None = None  # the best so far, with all its pairs; without a leader nothing is dropped
+    noise: float = 0.0  # the noise floor of the run, as a fraction
 
 
 ALONE = Race()

@@ -9,7 +9,7 @@ import pytest
 
 from docs.generate import data
 from hopper_gemm.tune.study.row import header
-from hopper_gemm.tune.tables.parquet import DTYPES
+from hopper_gemm.tune.tables.view import DTYPES
 from tests.conftest import ROOT
 from tests.tune.tables.making import row, write_study
 

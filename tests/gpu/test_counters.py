@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.lab.counters import count
-from hopper_gemm.lab.counters.profiler import ProfilerError, open_profiler
+from hopper_gemm.lab.counters.counting import count
+from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
@@ -19,7 +19,7 @@ def test_a_launch_reads_its_operands_from_memory_and_shared_memory_as_its_tile_d
     problem, config = GemmProblem(4096, 4096, 4096), resolve(GemmConfig(tile_m=256, tile_n=128, cluster_n=2))
     try:
         points = [Point(problem, "cublas"), Point(problem, config)]
-        cublas, ours = count(points, gpu, open_profiler(), store=kernel_store)
+        cublas, ours = count(points, gpu, find_profiler(), store=kernel_store)
     except ProfilerError as error:
         pytest.skip(str(error))
     operands = ELEMENT_BYTES * (problem.m + problem.n) * problem.k

@@ -8,7 +8,7 @@ import pytest
 
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.counters.waits import FIGURES, METER, WaitMeter
+from hopper_gemm.lab.counters.waits import FIGURES, METER, meter
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -64,10 +64,10 @@ def child(kernel_store):
 
 
 @pytest.fixture(scope="module")
-def meter(gpu, kernel_store):
-    meter = WaitMeter(gpu, kernel_store)
-    yield meter
-    meter.close()
+def metered(gpu, kernel_store):
+    """The waits of every config."""
+    configs = [*dict.fromkeys((*CONFIGS, *DEPTHS))]
+    return dict(zip(configs, meter([Point(PROBLEM, config) for config in configs], gpu, kernel_store), strict=True))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -90,8 +90,8 @@ def test_every_stage_of_every_tile_is_counted_once(child, config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_shares_lie_between_0_and_100(meter, config):
-    counted = meter.measure(Point(PROBLEM, config))
+def test_shares_lie_between_0_and_100(metered, config):
+    counted = metered[config]
     assert counted.reason == ""
     probing = {f"{side}_hit_pct" for side in ("producer", "consumer") if config.peek in (True, side)}
     expected = probing | {"producer_wait_pct", "consumer_wait_pct"}
@@ -102,9 +102,9 @@ def test_shares_lie_between_0_and_100(meter, config):
     assert counted.figures["consumer_wait_pct"] > 0
 
 
-def test_a_ring_of_one_stage_waits_more_than_a_deep_one(meter):
+def test_a_ring_of_one_stage_waits_more_than_a_deep_one(metered):
     """Nothing can be loaded ahead: both sides wait for each other all the time, and neither probes ahead."""
-    shallow, deep = (meter.measure(Point(PROBLEM, config)).figures for config in DEPTHS)
+    shallow, deep = (metered[config].figures for config in DEPTHS)
     assert shallow["consumer_wait_pct"] > deep["consumer_wait_pct"] + 10
     assert "consumer_hit_pct" not in shallow
     assert "consumer_hit_pct" in deep

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hopper_gemm.lab.counters.figures import figures_of, wanted_metrics
+from hopper_gemm.lab.counters.figures import METRICS, figures_of
 from hopper_gemm.lab.counters.profiler import (
     ProfiledLaunch,
-    Profiler,
     ProfilerError,
     Ran,
     command,
@@ -23,7 +22,6 @@ from hopper_gemm.lab.counters.profiler import (
     last_words,
     read_launches,
     refusal,
-    refused_metrics,
     run,
 )
 from hopper_gemm.model.problem import GemmProblem
@@ -41,34 +39,26 @@ OURS = "kernel_cutlass"
 
 @dataclass(frozen=True)
 class Counted:
-    """The counters of a point.
+    """The counters of a point."""
 
-    Args:
-        point: our kernel, or cuBLAS by torch.mm; regime and context do not matter.
-        kernel: name of the kernel; several are joined by ``+``.
-        figures: figures by the names of :data:`hopper_gemm.lab.counters.figures.COUNTERS`, or of
-            :data:`hopper_gemm.lab.counters.waits.FIGURES`; without figures that were not counted.
-        note: figures that are missing, and figures that come from another metric than the first.
-        reason: why there are no figures; else empty.
-    """
-
-    point: Point
-    kernel: str = ""
+    point: Point  # our kernel, or cuBLAS by torch.mm; regime and context do not matter
+    kernel: str = ""  # name of the kernel; several are joined by +
+    # figures by the names of COUNTERS, or of FIGURES; without figures that were not counted
     figures: dict[str, float] = field(default_factory=dict)
-    note: str = ""
-    reason: str = ""
+    note: str = ""  # figures that are missing
+    reason: str = ""  # why there are no figures; else empty
 
 
 Stage = Literal["begun", "profiling", "counted", "failed"]
 """Steps of the program with a point; each is written to the journal before the next begins."""
 
-REACHED, ENDED = ("profiling", "counted"), ("counted", "failed")
+REACHED, ENDED = {"profiling", "counted"}, {"counted", "failed"}
 
 
 def count(
     points: Sequence[Point],
     gpu: GpuId,
-    profiler: Profiler,
+    ncu: Path,
     *,
     store: Path | None = None,
     point_seconds: float = POINT_SECONDS,
@@ -79,7 +69,7 @@ def count(
     Args:
         points: points to count; kernels that are not in the store are compiled first, one by one.
         gpu: GPU of the launches.
-        profiler: the profiler.
+        ncu: the profiler.
         store: folder of compiled kernels, or None for the default.
         point_seconds, start_seconds: time limit for each point, and for the start of a run.
 
@@ -90,25 +80,21 @@ def count(
         ProfilerError: the profiler cannot work here, or no launch could be counted and no point is to blame.
     """
     settled: dict[Point, Counted] = {}
-    metrics = wanted_metrics(profiler)
     alone = False
     while todo := [point for point in dict.fromkeys(points) if point not in settled]:
         batch = todo[:1] if alone else todo
         seconds = start_seconds + point_seconds * len(batch)
-        ran, stages = _profile(batch, profiler, metrics, gpu, seconds, store)
+        ran, stages = _profile(batch, ncu, gpu, seconds, store)
         if (reason := refusal(ran.text)) is not None:
             raise ProfilerError(reason)
         launches = read_launches(ran.log)
         if not stages:
             reason = "did not start in time" if ran.code is None else f"did not start: {last_words(ran)}"
             raise ProfilerError(f"the program to be profiled {reason}")
-        if not launches and ran.code is not None and any(stage in REACHED for stage, _ in stages.values()):
-            fewer = _fewer(metrics, profiler, ran)
-            if fewer != metrics:
-                metrics = fewer
-                continue
-            if all(stage in ENDED for stage, _ in stages.values()) or complaint(ran) is not None:
-                raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}")
+        reached = {stage for stage, _ in stages.values()}
+        tried = not launches and ran.code is not None and bool(reached & REACHED)
+        if tried and (reached <= ENDED or complaint(ran) is not None):
+            raise ProfilerError(f"the profiler counted nothing: {last_words(ran)}")
         end = "hung; killed" if ran.code is None else f"the process died: {last_words(ran)}"
         outcomes = settle(batch, stages, launches, end)
         alone = alone or not outcomes
@@ -169,12 +155,7 @@ def _counted(point: Point, launches: Sequence[ProfiledLaunch]) -> Counted:
 
 
 def _profile(
-    batch: Sequence[Point],
-    profiler: Profiler,
-    metrics: Sequence[str],
-    gpu: GpuId,
-    timeout: float,
-    store: Path | None,
+    batch: Sequence[Point], ncu: Path, gpu: GpuId, timeout: float, store: Path | None
 ) -> tuple[Ran, dict[int, tuple[Stage, str]]]:
     """Run the program under the profiler; return the run, and the journal's last step of each point. A line torn by a
     kill is skipped."""
@@ -187,7 +168,7 @@ def _profile(
         program = [sys.executable, "-m", "hopper_gemm.lab.counters.program", str(file)]
         paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
         environment = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        ran = run(command(profiler, metrics, log, program), log, environment, timeout)
+        ran = run(command(ncu, METRICS, log, program), log, environment, timeout)
         for line in journal.read_text().splitlines() if journal.is_file() else []:
             with suppress(ValueError):
                 entry = json.loads(line)
@@ -200,12 +181,3 @@ def point_of(raw: dict[str, Any]) -> Point:
     subject = raw["subject"]
     subject = subject if isinstance(subject, str) else kernel_of(subject)
     return Point(**{**raw, "problem": GemmProblem(**raw["problem"]), "subject": subject})
-
-
-def _fewer(metrics: list[str], profiler: Profiler, ran: Ran) -> list[str]:
-    """Return the metrics without those that made the profiler give up: those it names, else those it never listed."""
-    refused = refused_metrics(ran.text, metrics)
-    left = [metric for metric in metrics if metric not in refused]
-    if left and left != metrics:
-        return left
-    return [metric for metric in metrics if profiler.knows(metric)] or metrics

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.lab.counters import Counted, count
-from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.counters.counting import Counted, count
+from hopper_gemm.lab.counters.waits import METER, meter
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.parameters import kernel_digest
@@ -34,20 +34,9 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
     Raises:
         ProfilerError: the profiler is missing or cannot work here.
     """
-    from hopper_gemm.lab.counters.profiler import open_profiler
+    from hopper_gemm.lab.counters.profiler import find_profiler
 
-    return count(points, gpu, open_profiler(), store=store)
-
-
-def meter(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """Return the waits of the roles of each point's kernel, counted by the kernel itself."""
-    from hopper_gemm.lab.counters.waits import WaitMeter
-
-    meter = WaitMeter(gpu, store)
-    try:
-        return [meter.measure(point) for point in points]
-    finally:
-        meter.close()
+    return count(points, gpu, find_profiler(), store=store)
 
 
 KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)}

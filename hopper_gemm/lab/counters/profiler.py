@@ -15,18 +15,13 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
-CHIP = "gh100"
-"""Nsight Compute's name of the Hopper GPU of the H100 and the H200."""
-
 PATHS = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
 """Paths where installers put a profiler that is not on PATH."""
-
-QUERY_SECONDS = 60.0
 
 REFUSALS = {
     "ERR_NVGPUCTRPERM": (
@@ -50,48 +45,21 @@ class ProfilerError(ValueError):
 
 
 @dataclass(frozen=True)
-class Profiler:
-    """The profiler of this machine.
-
-    Args:
-        path: the program.
-        metrics: base names of the metrics it knows for :data:`CHIP`; empty where it would not list them.
-    """
-
-    path: Path
-    metrics: frozenset[str]
-
-    def knows(self, metric: str) -> bool:
-        """Return True if a metric, with its suffixes, is known to be countable."""
-        return metric.split(".", 1)[0] in self.metrics
-
-
-@dataclass(frozen=True)
 class ProfiledLaunch:
-    """One kernel that the profiler replayed.
+    """One kernel that the profiler replayed."""
 
-    Args:
-        kernel: name.
-        values: by metric, in seconds, bytes, hertz, percent or plain numbers; what it could not count is not there.
-    """
-
-    kernel: str
+    kernel: str  # its name
+    # by metric, in seconds, bytes, hertz, percent or plain numbers; what it could not count is not there
     values: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A run of the profiler.
+    """A run of the profiler."""
 
-    Args:
-        log: what it wrote to its log file: its messages and the table.
-        console: what the profiled program, and the profiler before it opened the log, wrote.
-        code: exit code; None where the run was killed after the time allowed.
-    """
-
-    log: str
-    console: str
-    code: int | None
+    log: str  # what it wrote to its log file: its messages and the table
+    console: str  # what the profiled program, and the profiler before it opened the log, wrote
+    code: int | None  # exit code; None where the run was killed after the time allowed
 
     @property
     def text(self) -> str:
@@ -118,31 +86,17 @@ def find_profiler() -> Path:
     )
 
 
-def open_profiler(path: Path | None = None) -> Profiler:
-    """Find the profiler and list the metrics that it can count; this needs no GPU.
-
-    Args:
-        path: the program, or None to look for it.
-
-    Raises:
-        ProfilerError: the profiler is missing or cannot be started.
-    """
-    path = path or find_profiler()
-    listed = re.findall(r"^\s*\"?([a-z0-9]+__\w+)", _query(path, "--query-metrics", "--chips", CHIP), re.MULTILINE)
-    return Profiler(path, frozenset(listed))
-
-
-def command(profiler: Profiler, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
+def command(ncu: Path, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
     """Return the command line that counts metrics over a program.
 
     Args:
-        profiler: the profiler.
+        ncu: the profiler.
         metrics: full names of metrics.
         log: file for messages and table.
         program: program to run, with its arguments.
     """
     return [
-        str(profiler.path),
+        str(ncu),
         *("--target-processes", "all"),
         *("--profile-from-start", "off"),
         *("--replay-mode", "kernel"),
@@ -236,16 +190,6 @@ def refusal(text: str) -> str | None:
     return next((fix for sign, fix in REFUSALS.items() if sign in text), None)
 
 
-def refused_metrics(text: str, metrics: Iterable[str]) -> set[str]:
-    """Return the metrics that the profiler's complaints name, with or without their suffixes."""
-    complaints = "\n".join(re.findall(r"^==(?:ERROR|WARNING)==.*", text, re.MULTILINE))
-    return {
-        metric
-        for metric in metrics
-        if re.search(rf"(?<![\w.]){re.escape(metric.split('.', 1)[0])}(?!\w)", complaints) is not None
-    }
-
-
 def complaint(ran: Ran) -> str | None:
     """Return the profiler's first error, other than that the program failed."""
     errors = re.findall(r"^==ERROR==\s*(.+)", ran.text, re.MULTILINE)
@@ -284,24 +228,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if isfinite(number) else None
-
-
-def _query(path: Path, *arguments: str) -> str:
-    """Return the output of a query; empty if the query fails, because only the wording of messages needs it."""
-    try:
-        done = subprocess.run(
-            [str(path), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=QUERY_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return ""
-    except OSError as error:
-        raise ProfilerError(f"{path} cannot be started ({error.strerror}); reinstall it") from None
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

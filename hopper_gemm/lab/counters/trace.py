@@ -6,14 +6,24 @@ every step of the CTA's first tile. Its order of events is that of the timed ker
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hopper_gemm.compiler.child import Handler
+from hopper_gemm.compiler.child import Child, Handler, Reply
+from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
+from hopper_gemm.tune.study.files import write_sealed, write_whole
+from hopper_gemm.tune.study.provenance import PROVENANCE, fresh
+from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.study.space import noted_rungs, points, rungs
+from hopper_gemm.tune.study.spec import read_spec
 
 if TYPE_CHECKING:
     from hopper_gemm.compiler.loader import LoadedKernel
@@ -31,26 +41,23 @@ TRACE = "hopper_gemm.lab.ladder.meter:Trace"
 WRAP = 2**32
 """A clock has 32 bits."""
 
+MOMENTS = "moments.csv"
+POINT_SECONDS = 60.0
+
 LAUNCHES = 3
 """Launches of which the last is kept: by then instructions and descriptors are in the caches."""
 
 
 class Moment(NamedTuple):
-    """A step of a role.
+    """A step of a role."""
 
-    Args:
-        role: of :data:`ROLES`.
-        stage: of the tile, from 0; -1 for a step of the role itself.
-        moment: of :data:`ROLE_MOMENTS`: the kernel entered, its barriers set up, the first tile begun, its last stage
-            multiplied, C stored, the role left; or of :data:`STAGE_MOMENTS`: a stage asked for, had, its loads issued
-            or its wgmma committed, and an older stage released.
-        clocks: SM clocks since the CTA's first role entered.
-    """
-
-    role: str
-    stage: int
+    role: str  # of ROLES
+    stage: int  # of the tile, from 0; -1 for a step of the role itself
+    # of ROLE_MOMENTS: the kernel entered, its barriers set up, the first tile begun, its last stage multiplied, C
+    # stored, the role left; or of STAGE_MOMENTS: a stage asked for, had, its loads issued or its wgmma committed, and
+    # an older stage released
     moment: str
-    clocks: int
+    clocks: int  # SM clocks since the CTA's first role entered
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:
@@ -103,3 +110,54 @@ def tracing(store: Path | None, seed: int) -> Handler:
         return moments_of([read_trace(kernel, next(rotation)) for _ in range(LAUNCHES)][-1])
 
     return handle
+
+
+def trace(
+    target: Path,
+    out: Path,
+    gpu: GpuId,
+    say: Callable[[str], None] = lambda text: None,
+    factory: Callable[[Path | None, int], Handler] = tracing,
+) -> Path:
+    """Trace every rung of a ladder on each of its problems; return the path of the table of moments.
+
+    Args:
+        target: a sweep's file with rungs, whose names stand in the table.
+        out: folder for the table; an earlier table in it is replaced.
+        gpu: GPU of the launches.
+        say: takes a line for each kernel.
+        factory: makes the handler of the process that traces.
+
+    Raises:
+        SpecError, ResultsError: the target has no rungs, or no rung could be traced.
+    """
+    spec = read_spec(target)
+    if not spec.rungs:
+        raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
+    names = {config: section.name for section, config in rungs(spec)}
+    child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("rung", "m", "n", "k", *Moment._fields))
+    traced, failed = 0, ""
+    try:
+        for point, why in points(spec).items():
+            name, problem = names[point.config], point.problem
+            reply = Reply("raised", error=why) if why else child.ask(point, POINT_SECONDS)
+            if reply.kind != "answer":
+                failed = f"{name}, {problem}: {reply.error}"
+                say(failed)
+                continue
+            writer.writerows((name, problem.m, problem.n, problem.k, *moment) for moment in reply.value)
+            traced += 1
+            say(f"{name}, {problem}: {len(reply.value)} moments")
+    finally:
+        child.close()
+    if not traced:
+        raise ResultsError(f"nothing could be traced: {failed}")
+    provenance: dict[str, Any] = {"spec": spec.as_dict(), "rungs": noted_rungs(spec)}
+    provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
+    out.mkdir(parents=True, exist_ok=True)
+    write_sealed(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
+    write_whole(out / MOMENTS, file.getvalue())
+    return out / MOMENTS

@@ -20,7 +20,7 @@ from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.point import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from hopper_gemm.compiler.loader import LoadedKernel
     from hopper_gemm.model.problem import GemmProblem
@@ -121,23 +121,27 @@ def measure_waits(
     return Counted(point, figures=figures, reason="" if figures else "metered, it counted nothing")
 
 
-class WaitMeter:
-    """A process that measures waits, without a profiler. If it dies, the next point starts a new process."""
+def meter(points: Sequence[Point], gpu: GpuId, store: Path | None) -> list[Counted]:
+    """Return the waits of the roles of each point's kernel, measured by a process without a profiler. If it dies over a
+    point, the next point starts a new process.
 
-    def __init__(self, gpu: GpuId, store: Path | None = None, seed: int = 0) -> None:
-        self._child = Child(_metering, store, seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+    Args:
+        points: points of legal configs.
+        gpu: GPU of the launches.
+        store: folder of compiled kernels, or None for the default.
+    """
+    child = Child(_metering, store, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+    try:
+        replies = [child.ask(point, POINT_SECONDS) for point in points]
+    finally:
+        child.close()
+    return [
+        reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
+        for point, reply in zip(points, replies, strict=True)
+    ]
 
-    def measure(self, point: Point) -> Counted:
-        """Measure one of our configs, legal on its problem."""
-        reply = self._child.ask(point, POINT_SECONDS)
-        return reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
 
-    def close(self) -> None:
-        """Release the GPU; a later point takes it again."""
-        self._child.close()
-
-
-def _metering(store: Path | None, seed: int) -> Handler:
+def _metering(store: Path | None) -> Handler:
     """Return the child's handler, which keeps the matrices of a problem from point to point."""
     import torch
 
@@ -151,7 +155,7 @@ def _metering(store: Path | None, seed: int) -> Handler:
         if not kept or kept[0].problem != point.problem:
             kept.clear()
             torch.cuda.empty_cache()
-            workload = make_workload(point.problem, l2_bytes, seed)
+            workload = make_workload(point.problem, l2_bytes)
             kept[:] = workload, cycle(workload.sets)
         workload, rotation = kept
         return measure_waits(point, workload, rotation, store)

@@ -15,7 +15,6 @@ class RecordedBaseline(Baseline):
     candidates."""
 
     name = "recorded"
-    seconds = 60.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
         """Raise: a recorded binary is restored by its file."""

@@ -42,23 +42,14 @@ class RecordedBinaryError(ValueError):
 
 @dataclass(frozen=True)
 class RecordedBinary:
-    """A binary with its problem and config.
+    """A binary with its problem and config."""
 
-    Args:
-        problem: problem on which it ran.
-        config: resolved config, launch-time fields included.
-        report: the compiler's report.
-        object_file: file of its launcher and device code.
-        digest: SHA-256 of that file.
-        arguments: names of its launcher's arguments, of :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
-    """
-
-    problem: GemmProblem
-    config: Kernel
-    report: CubinReport
-    object_file: Path
-    digest: str
-    arguments: tuple[str, ...] = NAMES
+    problem: GemmProblem  # on which it ran
+    config: Kernel  # resolved config, launch-time fields included
+    report: CubinReport  # the compiler's report
+    object_file: Path  # file of its launcher and device code
+    digest: str  # SHA-256 of that file
+    arguments: tuple[str, ...] = NAMES  # names of its launcher's arguments, of ARGUMENTS
 
     @property
     def description(self) -> Path:

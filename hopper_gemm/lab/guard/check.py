@@ -55,17 +55,11 @@ CODES = "recorded_code.json"
 
 @dataclass(frozen=True)
 class Guarded:
-    """A best config with its recorded binary and its entry of the tuned table.
-
-    Args:
-        binary: the recorded binary.
-        entry: entry of the tuned table; None if it has none, as the best of the seed table.
-        unserved: the config that ``matmul`` runs on the problem, if it is not guarded; else empty.
-    """
+    """A best config with its recorded binary and its entry of the tuned table."""
 
     binary: RecordedBinary
-    entry: TunedEntry | None
-    unserved: str = ""
+    entry: TunedEntry | None  # entry of the tuned table; None if it has none, as the best of the seed table
+    unserved: str = ""  # the config that matmul runs on the problem, if it is not guarded; else empty
 
     @property
     def point(self) -> Point:
@@ -76,23 +70,14 @@ class Guarded:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking a guarded config.
+    """The result of checking a guarded config."""
 
-    Args:
-        point: today's kernel against the binary.
-        board: UUID of the board that ran both.
-        verdict: verdict on the pair.
-        warning: warning if the speedup over cuBLAS differs from the recorded one by more than another board explains.
-        figures: ratio, its interval, noise floor, pairs of times in microseconds, equal machine code.
-        busy: other processes on the GPU, if they leave the verdict open; else empty.
-    """
-
-    point: Point
-    board: str
-    verdict: Verdict
-    warning: str
-    figures: dict[str, Any]
-    busy: str = ""
+    point: Point  # today's kernel against the binary
+    board: str  # UUID of the board that ran both
+    verdict: Verdict  # on the pair
+    warning: str  # warning if the speedup over cuBLAS differs from the recorded one by more than another board explains
+    figures: dict[str, Any]  # ratio, its interval, noise floor, pairs of times in microseconds, equal machine code
+    busy: str = ""  # other processes on the GPU, if they leave the verdict open; else empty
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result, ready for JSON."""

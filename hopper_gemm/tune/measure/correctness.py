@@ -48,20 +48,13 @@ bits was 18 times the relative error for the mean size alone, 7.5 times with bot
 
 @dataclass(frozen=True)
 class Correctness:
-    """The result of a check.
+    """The result of a check."""
 
-    Args:
-        rel_err: relative Frobenius error against fp32; NaN if elements were not written. Against a product of zeros it
-            is 0 if all elements are zero, else infinite.
-        unwritten: number of elements that still hold the NaN of :func:`poison`.
-        wrong: number of elements further from the reference than rounding explains.
-        reason: one line on what is wrong, or None.
-    """
-
+    # relative Frobenius error against fp32; NaN if elements were not written. Against a product of zeros it is 0 if all
+    # elements are zero, else infinite.
     rel_err: float
-    unwritten: int
-    wrong: int
-    reason: str | None
+    wrong: int  # number of elements further from the reference than rounding explains
+    reason: str | None  # one line on what is wrong, or None
 
     @property
     def ok(self) -> bool:
@@ -109,7 +102,7 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int, promote: int | Non
     off, size, worst = torch.stack((*norms, beyond.amax())).tolist()  # NaN wherever an element is
     rel_err = off / size if size else off * float("inf") if off else 0.0
     if rel_err <= most and worst <= slack:
-        return Correctness(rel_err, 0, 0, None)
+        return Correctness(rel_err, 0, None)
     unwritten, wrong = int(torch.isnan(out).sum()), int((beyond > slack).sum())
     if unwritten:
         reason = f"{unwritten} of {out.numel()} elements were not written"
@@ -117,7 +110,7 @@ def check(out: torch.Tensor, reference: torch.Tensor, k: int, promote: int | Non
         reason = f"{wrong} of {out.numel()} elements are off by more than rounding, relative error {rel_err:.2e}"
     else:
         reason = f"relative error {rel_err:.2e} exceeds {most:.1e}"
-    return Correctness(rel_err, unwritten, wrong, reason)
+    return Correctness(rel_err, wrong, reason)
 
 
 def same_bits(out: torch.Tensor, again: torch.Tensor) -> bool:

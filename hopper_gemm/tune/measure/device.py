@@ -24,46 +24,27 @@ class NoHopperError(RuntimeError):
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """The GPU's identity in results.
+    """The GPU's identity in results."""
 
-    Args:
-        name: as the driver gives it.
-        slug: short lower-case name for folders, such as ``"h200"``.
-        uuid: UUID of the board.
-        sms: streaming multiprocessors.
-        l2_bytes: L2 cache.
-        memory_rate: bytes a second that a copy should move.
-        driver: driver version.
-        cuda: version of the CUDA runtime that torch brings.
-        power_limit_watts: enforced power limit.
-        sm_mhz_max: the highest SM clock.
-    """
-
-    name: str
-    slug: str
-    uuid: str
-    sms: int
+    name: str  # as the driver gives it
+    slug: str  # short lower-case name for folders, such as "h200"
+    uuid: str  # UUID of the board
+    sms: int  # streaming multiprocessors
     l2_bytes: int
-    memory_rate: float
-    driver: str
-    cuda: str
-    power_limit_watts: float
-    sm_mhz_max: int
+    memory_rate: float  # bytes a second that a copy should move
+    driver: str  # its version
+    cuda: str  # version of the CUDA runtime that torch brings
+    power_limit_watts: float  # enforced
+    sm_mhz_max: int  # the highest SM clock
 
 
 @dataclass(frozen=True)
 class GpuId:
-    """A GPU that CUDA_VISIBLE_DEVICES shows.
+    """A GPU that CUDA_VISIBLE_DEVICES shows."""
 
-    Args:
-        index: among the visible ones, see :func:`visible`.
-        name: as the driver gives it.
-        uuid: UUID of the board; children get it as their CUDA_VISIBLE_DEVICES.
-    """
-
-    index: int
-    name: str
-    uuid: str
+    index: int  # among the visible ones, see visible
+    name: str  # as the driver gives it
+    uuid: str  # UUID of the board; children get it as their CUDA_VISIBLE_DEVICES
 
 
 def visible(text: str | None, uuids: Sequence[str]) -> list[int]:

@@ -105,22 +105,14 @@ def seconds_of(protocol: Protocol, context: str) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of measuring a point.
+    """The result of measuring a point."""
 
-    Args:
-        status: of the results schema: ``ok``, ``wrong_result``, ``unstable`` or ``no_baseline``.
-        reason: why it is not ok, in one line.
-        figures: by column of the results schema; empty unless the status is ok.
-        samples: the pairs behind the figures.
-        recipe: recipe of the baseline's chosen candidate, from which another process can restore it.
-        finalists: recipes among which another process may choose instead of searching; empty without a search.
-        seconds: seconds of each step.
-    """
-
-    status: str
-    reason: str = ""
+    status: str  # of the results schema: ok, wrong_result, unstable or no_baseline
+    reason: str = ""  # why it is not ok, in one line
+    # by column of the results schema; empty unless the status is ok
     figures: Mapping[str, Any] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
-    recipe: str = ""
+    samples: tuple[Sample, ...] = ()  # the pairs behind the figures
+    recipe: str = ""  # recipe of the baseline's chosen candidate, from which another process can restore it
+    # recipes among which another process may choose instead of searching; empty without a search
     finalists: tuple[str, ...] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # seconds of each step

@@ -24,17 +24,11 @@ drops configs after one pair dropped nearly all."""
 
 @dataclass(frozen=True)
 class Timing:
-    """The result of timing an arm once.
+    """The result of timing an arm once."""
 
-    Args:
-        us: microseconds per launch; a figure for each slice.
-        sm_mhz: mean SM clock.
-        watts: mean power, or None if it cannot be resolved.
-    """
-
-    us: tuple[float, ...]
-    sm_mhz: float
-    watts: float | None = None
+    us: tuple[float, ...]  # microseconds per launch; a figure for each slice
+    sm_mhz: float  # mean SM clock
+    watts: float | None = None  # mean power, or None if it cannot be resolved
 
 
 class SmClock:

@@ -41,21 +41,13 @@ FALL = 0.015
 
 @dataclass(frozen=True)
 class Component:
-    """The spread of measurements of one entry, standard deviations as fractions.
+    """The spread of measurements of one entry, standard deviations as fractions."""
 
-    Args:
-        most_us: upper end of the class of duration.
-        between: between boards.
-        within: between processes on one board.
-        deviations: standard deviations in half of a 95 % interval.
-        entries, boards: behind the estimate.
-    """
-
-    most_us: float
-    between: float
-    within: float
-    deviations: float = Z
-    entries: int = 0
+    most_us: float  # upper end of the class of duration
+    between: float  # between boards
+    within: float  # between processes on one board
+    deviations: float = Z  # standard deviations in half of a 95 % interval
+    entries: int = 0  # entries and boards behind the estimate
     boards: int = 0
 
     def half_width(self, looks: Sequence[int] = (1,)) -> float:
@@ -115,15 +107,11 @@ def mean_of(ratios: Sequence[Ratio]) -> Ratio:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of a check on an entry.
+    """The verdict of a check on an entry."""
 
-    Args:
-        status: ``"held"``, ``"fallen"``, or ``"unsure"`` if more pairs, or an idle GPU, must decide.
-        message: one line with the figures.
-    """
-
+    # "held", "fallen", or "unsure" if more pairs, or an idle GPU, must decide
     status: Literal["held", "fallen", "unsure"]
-    message: str
+    message: str  # one line with the figures
 
 
 def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:

@@ -24,22 +24,14 @@ L2 holds part of their sets."""
 
 @dataclass(frozen=True)
 class MatrixSet:
-    """A set of matrices.
+    """A set of matrices."""
 
-    Args:
-        a: (m, k), contiguous along the axis that the problem's layouts name.
-        b: (n, k), the transpose of the right operand, contiguous along the axis that the layouts name.
-        ours: (m, n), output of our kernel.
-        theirs: (m, n), output of the baseline.
-        scales: of A and B in torch's layouts; None where operands have 16 bits.
-        options: arguments of our kernel by name: the scales as it takes them.
-    """
-
-    a: torch.Tensor
-    b: torch.Tensor
-    ours: torch.Tensor
-    theirs: torch.Tensor
-    scales: scaling.Scales | None = None
+    a: torch.Tensor  # (m, k), contiguous along the axis that the problem's layouts name
+    b: torch.Tensor  # (n, k), the transpose of the right operand, contiguous along the axis that the layouts name
+    ours: torch.Tensor  # (m, n), output of our kernel
+    theirs: torch.Tensor  # (m, n), output of the baseline
+    scales: scaling.Scales | None = None  # of A and B in torch's layouts; None where operands have 16 bits
+    # arguments of our kernel by name: the scales as it takes them
     options: Mapping[str, scaling.Scales] = field(default_factory=dict)
 
     @property
@@ -51,21 +43,13 @@ class MatrixSet:
 
 @dataclass(frozen=True)
 class Workload:
-    """A problem's matrices, as many sets as it takes to exceed the L2, see :func:`sets_of`.
-
-    Args:
-        problem: problem of the matrices.
-        sets: sets of matrices; launches rotate over them.
-        reference: product of the first set in fp32, of operands times their scales.
-        seed: seed of the random numbers.
-        data: one of :data:`hopper_gemm.model.problem.DATA`.
-    """
+    """A problem's matrices, as many sets as it takes to exceed the L2, see :func:`sets_of`."""
 
     problem: GemmProblem
-    sets: tuple[MatrixSet, ...]
-    reference: torch.Tensor
-    seed: int
-    data: str = "normal"
+    sets: tuple[MatrixSet, ...]  # sets of matrices; launches rotate over them
+    reference: torch.Tensor  # product of the first set in fp32, of operands times their scales
+    seed: int  # of the random numbers
+    data: str = "normal"  # one of DATA
 
     def check(self, out: torch.Tensor) -> Correctness:
         """Compare an output of the first set with the reference."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
@@ -38,16 +39,15 @@ class RunError(ValueError):
 
 
 class Coordinator:
-    """Runs a question on workers.
+    """Runs questions on workers, one after the other; the workers stay from question to question.
 
     Args:
-        question: gives tasks and takes rows.
         executor: the workers.
         say: takes a line for the user.
     """
 
-    def __init__(self, question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
-        self._question, self._executor, self._say = question, executor, say
+    def __init__(self, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
+        self._executor, self._say = executor, say
         self._members: dict[str, Joined] = {}
         self._absent: dict[str, tuple[str, float]] = {}
         """Board and time of death of workers that died and may come back, by name."""
@@ -59,18 +59,39 @@ class Coordinator:
         self._retries: deque[Task] = deque()
         """Tasks whose worker died."""
         self._numbers = count(1)
-        self._withheld: list[tuple[Joined, Row]] | None = [] if question.records_crashes else None
-        """Rows that are not recorded yet because all are crashes; None once another row has come."""
         self._reason = ""
         self._any_joined = False
 
-    def run(self) -> None:
-        """Run until the question has no more tasks.
+    def run(self, question: Question) -> None:
+        """Run a question until it has no more tasks, and close it however that ends.
 
         Raises:
             NoHopperError: no GPU can be used.
             RunError: no worker is left, or all of the first points crashed.
         """
+        try:
+            self._begin(question)
+            self._run()
+        finally:
+            question.close()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._executor.close()
+
+    # -----------------------------------------------------------------------------------------
+
+    def _begin(self, question: Question) -> None:
+        """Take up a question with the workers that are there."""
+        self._question = question
+        self._withheld: list[tuple[Joined, Row]] | None = [] if question.records_crashes else None
+        """Rows that are not recorded yet because all are crashes; None once another row has come."""
+        members, self._members = list(self._members.values()), {}
+        for member in members:
+            self._add(member)
+
+    def _run(self) -> None:
+        """Hand out tasks and take rows until there are no more tasks."""
         last_seen, announced = time.monotonic(), 0.0
         while True:
             full = self._assign_tasks()
@@ -96,8 +117,6 @@ class Coordinator:
                 announced = now
                 since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - last_seen)))
                 self._say(f"waiting since {since} for {self._executor.awaited} to be ready")
-
-    # -----------------------------------------------------------------------------------------
 
     def _assign_tasks(self) -> bool:
         """Fill the workers' queues in turn; return True after a batch, when there may be more tasks."""
@@ -241,10 +260,5 @@ def run(question: Question, executor: Executor, say: Callable[[str], None] = lam
     Raises:
         NoHopperError, RunError: as :meth:`Coordinator.run`.
     """
-    try:
-        Coordinator(question, executor, say).run()
-    finally:
-        try:
-            question.close()
-        finally:
-            executor.close()
+    with closing(Coordinator(executor, say)) as coordinator:
+        coordinator.run(question)

@@ -29,19 +29,12 @@ class NotRecordedError(ResultsError):
 
 @dataclass(frozen=True)
 class Source:
-    """GPUs of this host, an address for workers of other hosts, or a recorded study.
+    """GPUs of this host, an address for workers of other hosts, or a recorded study."""
 
-    Args:
-        gpus: GPUs of this host; none in a replay, or where workers of other hosts are to join.
-        recorded: study to replay; None where GPUs measure.
-        missing: why there is no GPU, if the backend looked for GPUs.
-        cluster: address where workers of other hosts join, ``HOST`` or ``HOST:PORT``; empty without them.
-    """
-
-    gpus: tuple[GpuId, ...] = ()
-    recorded: Study | None = None
-    missing: str = ""
-    cluster: str = ""
+    gpus: tuple[GpuId, ...] = ()  # GPUs of this host; none in a replay, or where workers of other hosts are to join
+    recorded: Study | None = None  # study to replay; None where GPUs measure
+    missing: str = ""  # why there is no GPU, if the backend looked for GPUs
+    cluster: str = ""  # address where workers of other hosts join, HOST or HOST:PORT; empty without them
 
     @property
     def word(self) -> str:

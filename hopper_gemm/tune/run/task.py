@@ -26,44 +26,29 @@ NAMED = ("control", "compare")
 
 @dataclass(frozen=True)
 class LaunchCounter:
-    """A counter of launches. It runs in processes of its own, and the worker waits for it: it needs the GPU to itself.
+    """A counter of launches. It runs in processes of its own while the worker waits: it needs the GPU to itself."""
 
-    Args:
-        count: takes points, the GPU and the folder of kernels; returns the counts of each point. A module-level
-            function, because it is pickled. It raises a ValueError if it cannot count on this host.
-        observer: observer of the kernels that it runs; see :class:`hopper_gemm.compiler.store.KernelId`.
-    """
-
+    # takes points, the GPU and the folder of kernels; returns the counts of each point. A module-level function,
+    # because it is pickled. It raises a ValueError if it cannot count on this host.
     count: Callable[[Sequence[Point], GpuId, Path], Sequence[Any]]
-    observer: str = ""
+    observer: str = ""  # observer of the kernels that it runs; see KernelId
 
 
 @dataclass(frozen=True)
 class Task:
-    """Points for one worker, measured one after the other, with what the worker must know of other points.
-
-    Args:
-        points: points to measure.
-        method: a protocol times the points; a counter counts a launch of each.
-        stage: stage of the rows.
-        process: number of the fresh process, noted with each pair.
-        child: name of the measuring process; a process measures tasks of one name only. Empty: any process.
-        race: when a hopeless config is dropped, and which config it is compared with.
-        finalists: recipes by baseline, from an earlier search, among which the baseline's candidate is chosen; see
-            :func:`hopper_gemm.tune.measure.baselines.choose.choose_again`.
-        twins: configs whose machine code was measured with the same launch, by digest; it is not measured again.
-        board: UUID of the only board that may measure the points; empty: any board.
-    """
+    """Points for one worker, measured one after the other, with what the worker must know of other points."""
 
     points: tuple[Point, ...]
-    method: Protocol | LaunchCounter
-    stage: str = "sweep"
-    process: int = 0
-    child: str = ""
-    race: Race = ALONE
+    method: Protocol | LaunchCounter  # a protocol times the points; a counter counts a launch of each
+    stage: str = "sweep"  # of the rows
+    process: int = 0  # number of the fresh process, noted with each pair
+    child: str = ""  # name of the measuring process, which measures tasks of one name only; empty: any process
+    race: Race = ALONE  # when a hopeless config is dropped, and which config it is compared with
+    # recipes by baseline, from an earlier search, among which the baseline's candidate is chosen; see choose_again
     finalists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # configs whose machine code was measured with the same launch, by digest; it is not measured again
     twins: Mapping[str, str] = field(default_factory=dict)
-    board: str = ""
+    board: str = ""  # UUID of the only board that may measure the points; empty: any board
 
     def row(
         self,
@@ -124,14 +109,11 @@ def naming() -> Handler:
 
 @dataclass(frozen=True)
 class Rig:
-    """Injectable dependencies of a worker; module-level functions, because they are pickled.
+    """Injectable dependencies of a worker; module-level functions, because they are pickled."""
 
-    Args:
-        find: returns a GPU by its index among the visible ones, without a CUDA context.
-        measuring, naming, compiling: make the handlers of the processes that measure, name and compile.
-    """
-
+    # returns a GPU by its index among the visible ones, without a CUDA context
     find: Callable[[int], GpuId] = find_hopper
+    # make the handlers of the processes that measure, name and compile
     measuring: Callable[..., Handler] = measuring
     naming: Callable[..., Handler] = naming
     compiling: Callable[[Path], Handler] = compiling
@@ -139,42 +121,25 @@ class Rig:
 
 @dataclass(frozen=True)
 class Job:
-    """The settings of a run, sent to every worker.
+    """The settings of a run, sent to every worker."""
 
-    Args:
-        study: name of the study.
-        seed: seed of the matrices and the bootstrap.
-        store: folder of compiled kernels; None for the default of the worker's host.
-        log: file for the output of the worker's processes; None for the default of its host.
-        fresh: number of fresh processes of a task series; spares load their modules ahead.
-        verbose: report for each row where its seconds went.
-        against: baselines that the tasks will name.
-        rig: dependencies of the workers.
-    """
-
-    study: str
-    seed: int = 0
-    store: Path | None = None
-    log: Path | None = None
-    fresh: int = 0
-    against: tuple[str, ...] = ("cublas",)
-    verbose: bool = False
+    study: str  # its name
+    seed: int = 0  # of the matrices and the bootstrap
+    store: Path | None = None  # folder of compiled kernels; None for the default of the worker's host
+    log: Path | None = None  # file for the output of the worker's processes; None for the default of its host
+    fresh: int = 0  # number of fresh processes of a task series; spares load their modules ahead
+    against: tuple[str, ...] = ("cublas",)  # baselines that the tasks will name
+    verbose: bool = False  # report for each row where its seconds went
     rig: Rig = field(default_factory=Rig)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A worker that is ready.
+    """A worker that is ready."""
 
-    Args:
-        gpu: fields of :class:`hopper_gemm.tune.measure.device.DeviceInfo`.
-        missing: baselines that cannot run there, with the reason.
-        name: such as ``GPU 0``, which its executor knows.
-    """
-
-    gpu: dict[str, Any]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    name: str = ""
+    gpu: dict[str, Any]  # fields of DeviceInfo
+    missing: Mapping[str, str] = field(default_factory=dict)  # baselines that cannot run there, with the reason
+    name: str = ""  # such as GPU 0, which its executor knows
 
     @property
     def board(self) -> str:

@@ -19,17 +19,11 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of the figures at two points.
+    """Covariance of the figures at two points."""
 
-    Args:
-        groups: index of the parameter behind each coordinate.
-        scales: length scale of each parameter.
-        noise: variance of a figure over that of the process.
-    """
-
-    groups: np.ndarray
-    scales: np.ndarray
-    noise: float = 1e-3
+    groups: np.ndarray  # index of the parameter behind each coordinate
+    scales: np.ndarray  # length scale of each parameter
+    noise: float = 1e-3  # variance of a figure over that of the process
 
     def between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Return the covariance of any two points; rows of ``a`` down, rows of ``b`` across."""

@@ -11,8 +11,7 @@ from optuna.trial import FrozenTrial
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
-from hopper_gemm.tune.search.samplers import LegalSampler, Losses
+from hopper_gemm.tune.search.samplers import LegalSampler, loss
 
 CURIOSITY = 1.0
 """Weight of exploration; chosen by simulated searches (docs/samplers.md), as is the spread of the length scales."""
@@ -31,24 +30,22 @@ class Gp(LegalSampler):
     """A Gaussian process over the legal configs, on top of a model's prediction.
 
     It proposes the config with the lowest mean less about :data:`CURIOSITY` standard deviations. A pending config
-    counts with its expected loss. With two objectives each proposal minimises another weighting of them (Knowles,
-    "ParEGO", 2006).
+    counts with its expected loss.
 
     Args:
         predicted: logarithm of the time that a model predicts for each config.
-        earlier: configs of earlier studies, inside the space or not, with their losses and predictions.
+        earlier: configs of earlier studies, inside the space or not, with their speedups and predictions.
     """
 
     def __init__(
         self,
         space: LegalSpace,
-        objective: Objective,
         seed: int,
         predicted: np.ndarray,
         initial: Iterable[int] = (),
-        earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
+        earlier: Sequence[tuple[GemmConfig, float, float]] = (),
     ) -> None:
-        super().__init__(space, objective, seed, initial)
+        super().__init__(space, seed, initial)
         self._predicted = predicted
         self._points = np.hstack([space.points, _scaled(predicted, predicted)[:, None]])
         groups = np.append(space.groups, space.groups.max() + 1)
@@ -90,17 +87,8 @@ class Gp(LegalSampler):
 
     def _all_losses(self) -> dict[int, float]:
         """Return one loss for each measured config by its number; a config that failed has the worst loss."""
-        numbers = [*self.losses, *range(-1, -1 - len(self._outside), -1)]
-        losses = np.array([*self.losses.values(), *(result[1] for result in self._outside)])
-        if self.objective.pareto:
-            spread = np.maximum(np.ptp(losses, axis=0), 1e-9)
-            normal = (losses - losses.min(axis=0)) / spread
-            weights = self._rng.dirichlet(np.ones(losses.shape[1]))
-            scalar = (normal * weights).max(axis=1) + 0.05 * (normal * weights).sum(axis=1)
-        else:
-            scalar = losses[:, 0]
-        failed = sorted(self.failed - self.losses.keys())
-        return dict(zip([*numbers, *failed], [*scalar.tolist(), *[float(scalar.max())] * len(failed)], strict=True))
+        losses = {**self.losses, **{-1 - i: loss(speedup) for i, (_, speedup, _) in enumerate(self._outside)}}
+        return {**losses, **dict.fromkeys(sorted(self.failed - self.losses.keys()), max(losses.values()))}
 
     def _update_posterior(self, deviations: dict[int, float], free: np.ndarray) -> None:
         """Add the results and proposals since the last call to the posterior.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from math import log
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,12 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
+from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.techniques import technique
 
 SLOWEST_TECHNIQUE = 0.4
 """Logarithm of predicted times: a technique whose best config is predicted this much slower than the best of all is
 left out of the initial configs."""
-
-Losses = tuple[float, ...]
 
 
 class LegalSampler(optuna.samplers.BaseSampler):
@@ -36,16 +35,15 @@ class LegalSampler(optuna.samplers.BaseSampler):
 
     Args:
         space: the legal configs.
-        objective: figures to optimise.
         seed: of the random draws.
         initial: numbers of the configs to try first.
     """
 
-    def __init__(self, space: LegalSpace, objective: Objective, seed: int, initial: Iterable[int] = ()) -> None:
+    def __init__(self, space: LegalSpace, seed: int, initial: Iterable[int] = ()) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.objective = space, objective
-        self.losses: dict[int, Losses] = {}
-        """Losses of the configs that ran, by number, those of earlier studies included."""
+        self.space = space
+        self.losses: dict[int, float] = {}
+        """:func:`loss` of the configs that ran, by number, those of earlier studies included."""
         self.failed: set[int] = set()
         """Numbers of the configs that did not run."""
         self.pending: dict[int, optuna.Trial] = {}
@@ -53,7 +51,7 @@ class LegalSampler(optuna.samplers.BaseSampler):
         self._rng = np.random.default_rng(seed)
         self._initial = list(dict.fromkeys(initial))
         self._free = np.ones(len(space), dtype=bool)
-        self._study = optuna.create_study(directions=objective.directions, sampler=self)
+        self._study = optuna.create_study(direction="maximize", sampler=self)
 
     def ask(self) -> int:
         """Return the number of a config that was not tried; it is pending from now on.
@@ -67,7 +65,7 @@ class LegalSampler(optuna.samplers.BaseSampler):
         self.pending[number] = trial
         return number
 
-    def tell(self, number: int, values: list[float] | None) -> None:
+    def tell(self, number: int, speedup: float | None) -> None:
         """Record the result of a pending config.
 
         A config that did not run is pruned and infeasible, not failed: Optuna's samplers ignore failed trials and would
@@ -75,31 +73,31 @@ class LegalSampler(optuna.samplers.BaseSampler):
 
         Args:
             number: of the config.
-            values: the objective's figures; None where it did not run.
+            speedup: of the config; None where it did not run.
         """
         trial = self.pending.pop(number)
-        self._record(number, values)
-        if values is not None:
-            self._study.tell(trial, values)
+        self._record(number, speedup)
+        if speedup is not None:
+            self._study.tell(trial, speedup)
         else:
             trial.set_constraint("runs", 1.0)
             self._study.tell(trial, state=TrialState.PRUNED)
 
-    def restore(self, number: int, values: list[float] | None) -> None:
+    def restore(self, number: int, speedup: float | None) -> None:
         """Record the result of a config that an earlier run measured; arguments as in :meth:`tell`."""
-        self._record(number, values)
-        self._study.add_trial(ended_trial(self.space, number, values))
+        self._record(number, speedup)
+        self._study.add_trial(ended_trial(self.space, number, speedup))
 
-    def hint(self, number: int, losses: Losses) -> None:
-        """Record the losses of a config in an earlier study; it may still be proposed."""
-        self.losses.setdefault(number, losses)
+    def hint(self, number: int, speedup: float) -> None:
+        """Record the speedup of a config in an earlier study; it may still be proposed."""
+        self.losses.setdefault(number, loss(speedup))
 
-    def _record(self, number: int, values: list[float] | None) -> None:
+    def _record(self, number: int, speedup: float | None) -> None:
         self._free[number] = False
-        if values is None:
+        if speedup is None:
             self.failed.add(number)
         else:
-            self.losses[number] = self.objective.losses(values)
+            self.losses[number] = loss(speedup)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return all parameters: they are chosen together."""
@@ -136,10 +134,8 @@ class Ranked(LegalSampler):
         predicted: of each config; less is better.
     """
 
-    def __init__(
-        self, space: LegalSpace, objective: Objective, seed: int, predicted: np.ndarray, initial: Iterable[int] = ()
-    ) -> None:
-        super().__init__(space, objective, seed, initial)
+    def __init__(self, space: LegalSpace, seed: int, predicted: np.ndarray, initial: Iterable[int] = ()) -> None:
+        super().__init__(space, seed, initial)
         self._predicted = predicted
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
@@ -157,20 +153,19 @@ class Plugged(LegalSampler):
     Example:
         >>> from hopper_gemm.tune.search.legal import LegalSpace
         >>> space = LegalSpace([GemmConfig(tile_m=m, tile_n=n) for m in (128, 192, 256) for n in (64, 128)])
-        >>> plugged = Plugged(space, Objective(), 0, optuna.samplers.RandomSampler(seed=0))
+        >>> plugged = Plugged(space, 0, optuna.samplers.RandomSampler(seed=0))
         >>> number = plugged.ask()
-        >>> plugged.tell(number, [0.98])  # None where the config did not run
+        >>> plugged.tell(number, 0.98)  # None where the config did not run
     """
 
     def __init__(
         self,
         space: LegalSpace,
-        objective: Objective,
         seed: int,
         sampler: optuna.samplers.BaseSampler,
         initial: Iterable[int] = (),
     ) -> None:
-        super().__init__(space, objective, seed, initial)
+        super().__init__(space, seed, initial)
         self._sampler = sampler
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
@@ -183,18 +178,28 @@ class Plugged(LegalSampler):
         return self.space.nearest(suggested, free)
 
 
-def ended_trial(space: LegalSpace, number: int, values: list[float] | None, **noted: Any) -> FrozenTrial:
+def loss(speedup: float) -> float:
+    """Return what a sampler minimises."""
+    return -log(speedup)
+
+
+def speedup_of(row: Row) -> float | None:
+    """Return the speedup of a row; None where its config did not run."""
+    return row.figures.get("speedup") if row.ok else None
+
+
+def ended_trial(space: LegalSpace, number: int, speedup: float | None, **noted: Any) -> FrozenTrial:
     """Return a measured config as a trial.
 
     Args:
         space: of the config.
         number: of the config.
-        values: the objective's figures; None where it did not run.
+        speedup: of the config; None where it did not run.
         noted: user attributes.
     """
     return create_trial(
-        state=TrialState.PRUNED if values is None else TrialState.COMPLETE,
-        values=values,
+        state=TrialState.PRUNED if speedup is None else TrialState.COMPLETE,
+        value=speedup,
         params=space.parameters(number),
         distributions=space.distributions,
         user_attrs={"config": str(space.configs[number]), **noted},

@@ -1,6 +1,6 @@
 """The search: for each task an Optuna study whose sampler proposes legal configs, within a budget.
 
-A task is what one sampler searches: a problem, regime, context and kind of data, or with ``across`` several problems.
+A task is what one sampler searches: a problem, regime, context and kind of data.
 The Optuna studies live in memory and are rebuilt from the rows at every start: only a point with a row is finished.
 """
 
@@ -16,12 +16,10 @@ import numpy as np
 import optuna
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective, joint
-from hopper_gemm.tune.search.samplers import LegalSampler, Losses, Plugged, Ranked, diverse, predictions
+from hopper_gemm.tune.search.samplers import LegalSampler, Plugged, Ranked, diverse, predictions, speedup_of
 from hopper_gemm.tune.study.files import here_or_recorded
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
@@ -36,7 +34,7 @@ class Search:
     """Proposes points to workers, each of which stays with a task.
 
     Args:
-        spec: sampler, objective, seeds and budget.
+        spec: sampler, seeds and budget.
         legal: all legal points, in order.
         rows: of points that were measured.
         earlier: rows of other studies: hints to the sampler, measured anew if they are proposed.
@@ -71,7 +69,7 @@ class Search:
     @property
     def planned(self) -> int:
         """Number of points that will have a row at the end, as far as the budget limits it."""
-        return sum(task.target * len(task.points[0]) for task in self._tasks)
+        return sum(task.target for task in self._tasks)
 
     @property
     def spent(self) -> dict[str, float]:
@@ -103,8 +101,7 @@ class Search:
                     task.spent, task.started, task.closed = self._used(task), None, True
                     continue
                 self._owed[task.name] = self._owed.get(task.name, 0) - 1
-                number = self._sampler(task).ask()
-                task.waiting.extend(point for point in task.points[number] if point not in self._rows)
+                task.waiting.append(task.points[self._sampler(task).ask()])
             if task.waiting:
                 task.worker = task.worker or worker
                 self._most = None if self._most is None else self._most - 1
@@ -130,38 +127,30 @@ class Search:
         ended = [task for task in self._tasks if not (task.reported or task.open)]
         for task in ended:
             task.reported = True
-        return [point for task in ended for points in task.points for point in points]
+        return [point for task in ended for point in task.points]
 
     def tell(self, row: Row) -> None:
-        """Record the row of a point; the sampler learns of a config when all its points have a row."""
+        """Record the row of a point."""
         task = self._task_of[row.point]
         self._rows[row.point] = row
         if task.started is None and not task.closed:  # the first row starts the clock: compilers start up before it
             task.started = self._clock()
         number = task.number[row.point]
-        rows = [self._rows[point] for point in task.points[number] if point in self._rows]
-        if task.sampler is not None and number in task.pending and len(rows) == len(task.points[number]):
-            task.sampler.tell(number, task.values(rows))
+        if task.sampler is not None and number in task.pending:
+            task.sampler.tell(number, speedup_of(row))
             task.done.add(number)
 
     def _grouped(self, legal: Sequence[Point]) -> list[_Task]:
-        """Return the tasks, each with its configs and their points; a config needs a legal point of every problem."""
-        across = self._spec.across
-        grouped: dict[str, dict[GemmConfig, list[Point]]] = {}
-        problems: dict[str, set[GemmProblem]] = {}
+        """Return the tasks, each with its points."""
+        grouped: dict[str, list[Point]] = {}
         for point in legal:
-            name = place_of(point) if across == "each" else f"{across} {point.regime} {point.context} {point.data}"
-            grouped.setdefault(name, {}).setdefault(point.config, []).append(point)
-            problems.setdefault(name, set()).add(point.problem)
+            grouped.setdefault(place_of(point), []).append(point)
         tasks = []
-        for name, configs in grouped.items():
-            points = [tuple(each) for each in configs.values() if len(each) == len(problems[name])]
-            if points:
-                task = _Task(name, points, Objective(tuple(self._spec.objective)), across)
-                task.done = {i for i, each in enumerate(points) if all(point in self._rows for point in each)}
-                task.target = min(len(points), self._spec.budget.trials or len(points))
-                self._task_of |= dict.fromkeys(task.number, task)
-                tasks.append(task)
+        for name, points in grouped.items():
+            task = _Task(name, points, target=min(len(points), self._spec.budget.trials or len(points)))
+            task.done = {number for point, number in task.number.items() if point in self._rows}
+            self._task_of |= dict.fromkeys(points, task)
+            tasks.append(task)
         return tasks
 
     def _used(self, task: _Task) -> float:
@@ -179,79 +168,46 @@ class Search:
         """Return the task's sampler, made at the first call from the task's rows and those of earlier studies."""
         if task.sampler is not None:
             return task.sampler
-        configs = tuple(points[0].config for points in task.points)
+        configs = tuple(point.config for point in task.points)
         if configs not in self._spaces:
             self._spaces[configs] = LegalSpace(configs)
-        space, spec, objective = self._spaces[configs], self._spec, task.objective
-        problems = [point.problem for point in task.points[0]]
+        space, spec, problem = self._spaces[configs], self._spec, task.points[0].problem
         earlier = [
-            (row.point.config, objective.losses(values), float(predictions([row.point.config], problems[0])[0]))
+            (row.point.config, speedup, float(predictions([row.point.config], problem)[0]))
             for row in self._earlier
             if place_of(row.point) == task.name
             and not row.point.is_baseline
-            and (values := objective.values(row.figures)) is not None
+            and (speedup := speedup_of(row)) is not None
         ]
-        predicted = self._predicted(space, problems)
-        initial = [space.number[config] for config in begun_with(self._alone[problems[0]]) if config in space.number]
-        task.sampler = make(spec.sampler, space, objective, spec.seed, predicted, spec.seeds, earlier, initial)
-        for config, losses, _ in earlier:
+        predicted = predictions(space.configs, problem) if spec.sampled else np.zeros(len(space))
+        initial = [space.number[config] for config in begun_with(self._alone[problem]) if config in space.number]
+        task.sampler = make(spec.sampler, space, spec.seed, predicted, spec.seeds, earlier, initial)
+        for config, speedup, _ in earlier:
             if config in space.number:
-                task.sampler.hint(space.number[config], losses)
+                task.sampler.hint(space.number[config], speedup)
         for number in sorted(task.done):
-            task.sampler.restore(number, task.values([self._rows[point] for point in task.points[number]]))
+            task.sampler.restore(number, speedup_of(self._rows[task.points[number]]))
         return task.sampler
-
-    def _predicted(self, space: LegalSpace, problems: Sequence[GemmProblem]) -> np.ndarray:
-        """Return the logarithm of the model's time for each config.
-
-        For several problems it is that of the time over the best time of its problem, at worst or on average: their
-        times differ by orders of magnitude.
-        """
-        if not self._spec.sampled:
-            return np.zeros(len(space))
-        each = np.array([predictions(space.configs, problem) for problem in problems])
-        if len(problems) == 1:
-            return each[0]
-        behind = each - each.min(axis=1, keepdims=True)
-        return behind.max(axis=0) if self._spec.across == "worst" else behind.mean(axis=0)
 
 
 @dataclass
 class _Task:
-    """The space of one sampler.
-
-    Args:
-        name: of the task.
-        points: points of each config, one for each problem.
-        objective: figures to optimise.
-        across: score of a config over several problems, as :func:`hopper_gemm.tune.search.objective.joint` takes it.
-        target: configs to measure.
-        done: numbers of the measured configs.
-        started: time of the first row of this run; None before it and after the end.
-        closed: whether its search is over.
-        sampler: made when the first config is proposed.
-        worker: name of its worker.
-        waiting: points of the proposed config that no worker has yet.
-        spent: seconds searched without those since ``started``.
-        reported: whether :meth:`Search.ended` has returned its points.
-    """
+    """The space of one sampler."""
 
     name: str
-    points: list[tuple[Point, ...]]
-    objective: Objective
-    across: str
-    target: int = 0
-    done: set[int] = field(default_factory=set)
-    started: float | None = None
-    closed: bool = False
-    sampler: LegalSampler | None = None
-    worker: str | None = None
-    waiting: deque[Point] = field(default_factory=deque)
-    spent: float = 0.0
-    reported: bool = False
+    points: list[Point]  # a point of each config
+    target: int = 0  # configs to measure
+    done: set[int] = field(default_factory=set)  # numbers of the measured configs
+    started: float | None = None  # time of the first row of this run; None before it and after the end
+    closed: bool = False  # whether its search is over
+    sampler: LegalSampler | None = None  # made when the first config is proposed
+    worker: str | None = None  # its name
+    waiting: deque[Point] = field(default_factory=deque)  # proposed points that no worker has
+    spent: float = 0.0  # seconds searched without those since started
+    reported: bool = False  # whether Search.ended has returned its points
 
     def __post_init__(self) -> None:
-        self.number = {point: i for i, points in enumerate(self.points) for point in points}
+        self.number = {point: i for i, point in enumerate(self.points)}
 
     @property
     def pending(self) -> Collection[int]:
@@ -267,11 +223,6 @@ class _Task:
     def remaining(self) -> int:
         """Number of configs that may still be proposed."""
         return max(0, self.target - len(self.done) - len(self.pending))
-
-    def values(self, rows: Sequence[Row]) -> list[float] | None:
-        """Return the objective's figures from a config's rows; None where it did not run."""
-        figures = joint(rows, self.across)
-        return None if figures is None else self.objective.values(figures)
 
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:
@@ -294,39 +245,38 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
 def make(
     name: str,
     space: LegalSpace,
-    objective: Objective,
     seed: int,
     predicted: np.ndarray,
     seeds: int = 4,
-    earlier: Sequence[tuple[GemmConfig, Losses, float]] = (),
+    earlier: Sequence[tuple[GemmConfig, float, float]] = (),
     initial: Sequence[int] = (),
 ) -> LegalSampler:
     """Return a new sampler.
 
     Args:
         name: of :data:`SAMPLERS`.
-        space, objective, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
+        space, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
         predicted: logarithm of the time that a model predicts for each config of the space.
         seeds: number of configs that guided samplers try first: up to half of them are the best of earlier studies, the
             others the model's.
-        earlier: configs with losses and prediction, from earlier studies.
+        earlier: configs with speedup and prediction, from earlier studies.
         initial: numbers of the configs that guided samplers try before those.
 
     Raises:
         ValueError: there is no such sampler.
     """
     if name == "exhaustive":
-        return Ranked(space, objective, seed, np.arange(len(space)))
+        return Ranked(space, seed, np.arange(len(space)))
     if name == "random":
-        return LegalSampler(space, objective, seed)
-    ranked = sorted((losses, number) for config, losses, _ in earlier if (number := space.like(config)) is not None)
+        return LegalSampler(space, seed)
+    ranked = sorted((-speedup, number) for config, speedup, _ in earlier if (number := space.like(config)) is not None)
     seeded = list(dict.fromkeys(number for _, number in ranked))[: seeds // 2]
     if name == "prior":
-        return Ranked(space, objective, seed, predicted, [*initial, *seeded])
+        return Ranked(space, seed, predicted, [*initial, *seeded])
     seeded += [number for number in diverse(predicted, space.configs, seeds) if number not in seeded]
     if name == "tpe":
         tpe = optuna.samplers.TPESampler(multivariate=True, constant_liar=True, seed=seed)
-        return Plugged(space, objective, seed, tpe, [*initial, *seeded[:seeds]])
+        return Plugged(space, seed, tpe, [*initial, *seeded[:seeds]])
     if name == "gp":
-        return Gp(space, objective, seed, predicted, [*initial, *seeded[:seeds]], earlier)
+        return Gp(space, seed, predicted, [*initial, *seeded[:seeds]], earlier)
     raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)} but got {name!r}")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.reader import read_study
@@ -36,19 +35,12 @@ to which the model was fitted."""
 
 @dataclass(frozen=True)
 class RecordedTask:
-    """One problem, regime and context of a recorded study, for samplers to search.
+    """One problem, regime and context of a recorded study, for samplers to search."""
 
-    Args:
-        name: of :func:`hopper_gemm.tune.study.space.place_of`.
-        space: the recorded legal configs.
-        speedups: speedup of each config; nan where it did not run.
-        predicted: of :func:`hopper_gemm.tune.search.samplers.predictions`.
-    """
-
-    name: str
-    space: LegalSpace
-    speedups: np.ndarray
-    predicted: np.ndarray
+    name: str  # by place_of
+    space: LegalSpace  # the recorded legal configs
+    speedups: np.ndarray  # speedup of each config; nan where it did not run
+    predicted: np.ndarray  # logarithm of each config's predicted time
 
     @staticmethod
     def of(rows: Sequence[Row]) -> RecordedTask | None:
@@ -69,23 +61,14 @@ class RecordedTask:
 
 @dataclass(frozen=True)
 class Curve:
-    """One sampler on one task, all seeds.
+    """One sampler on one task, all seeds."""
 
-    Args:
-        task: name of the task.
-        sampler: name of the sampler.
-        size: number of legal configs.
-        regret: recorded best over the best so far, less 1; a row for each seed, a column for each trial.
-        random_regret: expected regret of random search after each trial.
-        median: regret of the median config.
-    """
-
-    task: str
-    sampler: str
-    size: int
-    regret: np.ndarray
-    random_regret: np.ndarray
-    median: float
+    task: str  # name of the task
+    sampler: str  # name of the sampler
+    size: int  # number of legal configs
+    regret: np.ndarray  # recorded best over the best so far, less 1; a row for each seed, a column for each trial
+    random_regret: np.ndarray  # expected regret of random search after each trial
+    median: float  # regret of the median config
 
     @staticmethod
     def of(recorded: RecordedTask, sampler: str, bests: np.ndarray) -> Curve:
@@ -140,7 +123,7 @@ def play(
         0, 1e-12, len(space)
     )  # not constant, so that the first config is random
     predicted, seeds = (level, 0) if blind else (recorded.predicted, seeds)
-    proposer = make(sampler.removesuffix(BLIND), space, Objective(), seed, predicted, seeds)
+    proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)
     tried: list[int] = []
     pending: list[int] = []
     while len(tried) < min(trials, len(space)):
@@ -148,7 +131,7 @@ def play(
             pending.append(proposer.ask())
         tried.append(pending.pop(0))
         speedup = float(recorded.speedups[tried[-1]])
-        proposer.tell(tried[-1], None if np.isnan(speedup) else [speedup])
+        proposer.tell(tried[-1], None if np.isnan(speedup) else speedup)
     speedups = np.nan_to_num(recorded.speedups[tried], nan=0.0)
     return tried, np.maximum.accumulate(speedups)
 

@@ -2,8 +2,7 @@
 and ``optuna.load_study`` reads.
 
 Each problem, regime and context is an Optuna study, such as ``seed-table/4096x4096x4096 burst isolated``. A row that
-ran is a complete trial with the figures of the study's objective, a row that did not a pruned trial. Points that a rule
-refused are no trials.
+ran is a complete trial with its speedup, a row that did not a pruned trial. Points that a rule refused are no trials.
 """
 
 from __future__ import annotations
@@ -21,44 +20,37 @@ from optuna.storages.journal import JournalFileBackend
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
-from hopper_gemm.tune.search.samplers import ended_trial
+from hopper_gemm.tune.search.samplers import ended_trial, speedup_of
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.study.spec import DIRECTIONS, Spec
 
 EVALUATOR = "PED-ANOVA"
 LEAST = 10
 """Fewest configs from which importance is computed."""
 
 
-def importances(spec: Spec, rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Return for each task the evaluator's name and each parameter's importance, the greatest first.
-
-    Args:
-        spec: of the sweep; with two objectives the first counts.
-        rows: its rows.
-    """
+def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Return for each task of a sweep's rows the evaluator's name and each parameter's importance, the greatest
+    first."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    name = spec.objective[0]
     by_task: dict[str, list[tuple[GemmConfig, float]]] = {}
     for row in rows:
-        config, value = row.point.config, row.figures.get(name)
-        if row.ok and config is not None and value is not None:
-            by_task.setdefault(place_of(row.point), []).append((config, float(value)))
+        speedup = speedup_of(row)
+        if speedup is not None:
+            by_task.setdefault(place_of(row.point), []).append((row.point.config, float(speedup)))
     importance = {}
     for task, results in by_task.items():
         if len(results) < LEAST:
             continue
         space = LegalSpace([config for config, _ in results], as_text=True)
-        study = optuna.create_study(direction=DIRECTIONS[name])
-        for number, (_, value) in enumerate(results):
-            study.add_trial(ended_trial(space, number, [value]))
+        study = optuna.create_study(direction="maximize")
+        for number, (_, speedup) in enumerate(results):
+            study.add_trial(ended_trial(space, number, speedup))
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
         importance[task] = {
             "evaluator": EVALUATOR,
-            "of": name,
+            "of": "speedup",
             "parameters": {k: round(v, 4) for k, v in shares.items()},
         }
     return importance
@@ -82,7 +74,6 @@ def write_journal(study: Study, path: Path) -> None:
         raise ResultsError(f"{study.path} holds no trials; name the folder of a sweep such as results/h200/seed-table")
     if path.exists():
         raise ResultsError(f"{path} exists; name another file with --optuna")
-    objective = Objective(tuple(study.provenance["spec"].get("objective", ["speedup"])))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -91,10 +82,10 @@ def write_journal(study: Study, path: Path) -> None:
             for task, rows in tasks.items():
                 space = LegalSpace([row.point.config for row in rows], as_text=True)
                 name = f"{study.provenance['study']}/{task}"
-                written = optuna.create_study(study_name=name, storage=storage, directions=objective.directions)
+                written = optuna.create_study(study_name=name, storage=storage, direction="maximize")
                 for number, row in enumerate(rows):
-                    values = objective.values(row.figures) if row.ok else None
-                    written.add_trial(ended_trial(space, number, values, status=row.status, reason=row.reason))
+                    noted = {"status": row.status, "reason": row.reason}
+                    written.add_trial(ended_trial(space, number, speedup_of(row), **noted))
             os.replace(journal, path)
     except OSError as error:
         raise ResultsError(f"{path} cannot be written ({error.strerror}); name another file with --optuna") from None

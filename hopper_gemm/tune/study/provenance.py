@@ -26,23 +26,15 @@ Rule = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Object:
-    """The shape of a JSON object.
+    """The shape of a JSON object."""
 
-    Args:
-        keys: shape by name: another object, a list of one shape, or a rule; ``...`` stands for every other name.
-        needed: names without which the object says too little.
-    """
-
+    # shape by name: another object, a list of one shape, or a rule; ... stands for every other name.
     keys: Mapping[Any, Any]
-    needed: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()  # names without which the object says too little
 
 
 def _is(wanted: str, *kinds: type) -> Rule:
     return lambda value: "" if isinstance(value, kinds) and not isinstance(value, bool) else wanted
-
-
-def _among(*words: str) -> Rule:
-    return lambda value: "" if value in words else f"one of {', '.join(words)}"
 
 
 def _text(value: Any) -> str:
@@ -92,11 +84,6 @@ def _config(value: Any) -> str:
     return ""
 
 
-def _objective(value: Any) -> str:
-    valid = isinstance(value, list) and value and all(figure in ("speedup", "pj_per_flop") for figure in value)
-    return "" if valid else "a list of speedup or pj_per_flop"
-
-
 def _data(value: Any) -> str:
     texts = value if isinstance(value, list) else [value]
     return "" if all(isinstance(text, str) for text in texts) else "text or a list of texts"
@@ -107,8 +94,6 @@ SPEC = Object(
         **dict.fromkeys(("sampler", "name", "config"), TEXT),
         **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
         "data": _data,
-        "objective": _objective,
-        "across": _among("each", "worst", "mean"),
         "space": _space,
         "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
         "steady": Object({...: NUMBER}, ("settle", "window")),
@@ -208,7 +193,7 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
 
 def versions(*more: str) -> dict[str, str | None]:
     """Return the versions of Python, of the packages that figures depend on, and of more; None for a missing one."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *more)}}
+    return {"python": platform.python_version(), **{name: version_of(name) for name in (*PACKAGES, *more)}}
 
 
 def commit() -> str | None:
@@ -225,7 +210,8 @@ def commit() -> str | None:
         return None
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package; None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:

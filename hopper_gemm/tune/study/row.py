@@ -40,28 +40,20 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One measured point, as it stands on disk.
-
-    Args:
-        status: of :data:`hopper_gemm.tune.study.schema.STATUSES`.
-        reason: why it is not ok; else a remark.
-        figures: by column name, of :data:`hopper_gemm.tune.study.schema.CARRIED`.
-        samples: pairs behind the figures; they are part of the row.
-        stage: of :data:`hopper_gemm.tune.study.schema.STAGES`.
-        finalists: of the baseline's search, for the processes that follow. Not of the file: the provenance notes them.
-    """
+    """One measured point, as it stands on disk."""
 
     point: Point
-    status: str
-    reason: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
-    stage: str = "sweep"
+    status: str  # of STATUSES
+    reason: str = ""  # why it is not ok; else a remark
+    figures: Mapping[str, Any] = field(default_factory=dict)  # by column name, of CARRIED
+    samples: tuple[Sample, ...] = ()  # pairs behind the figures; they are part of the row
+    stage: str = "sweep"  # of STAGES
     process: int = 0
     study: str = ""
     source: str = "measured"
     gpu: str = ""
     board: str = "unknown"
+    # of the baseline's search, for the processes that follow. Not of the file: the provenance notes them.
     finalists: tuple[str, ...] = ()
 
     @property

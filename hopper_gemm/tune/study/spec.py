@@ -25,8 +25,8 @@ from hopper_gemm.tune.study.schema import NAMES, PAIRS
 Size = Annotated[int, Field(ge=1, lt=2**31)]
 """Length of a problem's side; TMA counts coordinates in 32 bits."""
 
-DIRECTIONS = {"speedup": "maximize", "pj_per_flop": "minimize"}
-"""Figures that can be looked for, and the way that is better."""
+EARLIER = {"across": "each", "objective": ["speedup"]}
+"""Keys of specs of earlier versions, each with the one value that was ever recorded."""
 
 AGAINST = {
     "cublas": "torch.mm; of FP8 torch's scaled_mm of the same recipe",
@@ -237,9 +237,6 @@ class Spec(_Section):
         skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
         sampler: how the space is walked: every point of it, or what a search proposes; see
             `hopper_gemm.tune.search.samplers`. A search gives a row only to what it measures.
-        objective: the figure that is looked for, or two of them, of which neither is given up for the other.
-        across: whether each problem is searched by itself, or one config is looked for that serves all of them: judged
-            by its ``"worst"`` speedup among them, or by the geometric ``"mean"``.
         seeds: configs that guided samplers take from the model, or from earlier results, before they learn.
         warm_start: results folders of the same kind of GPU, whose rows of the same problem are told to the sampler.
         ahead: configs that a search asks for before the first of them is measured, so that they compile meanwhile.
@@ -271,8 +268,6 @@ class Spec(_Section):
     lower_to_fit: list[Literal["stagger"]] = []
     skip_illegal: bool = False
     sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
-    objective: Annotated[list[Literal["speedup", "pj_per_flop"]], Field(min_length=1)] = ["speedup"]
-    across: Literal["each", "worst", "mean"] = "each"
     seeds: Annotated[int, Field(ge=0, le=10**6)] = 4
     warm_start: list[str] = []
     ahead: Count = 4
@@ -301,10 +296,10 @@ class Spec(_Section):
             raise ValueError(f"must be among {', '.join(AGAINST)} but got {unknown[0]!r}")
         return list(dict.fromkeys(against))
 
-    @field_validator("objective", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _is_list(cls, objective: Any) -> Any:
-        return [objective] if isinstance(objective, str) else objective
+    def _without_earlier_keys(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in raw.items() if name not in EARLIER or value != EARLIER[name]}
 
     @property
     def digest(self) -> str:
@@ -384,28 +379,12 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
     for key, usual in (("against", ["cublas"]), ("processes", 1)):
         if raw.get(key, usual) != usual:
             yield f"{key}: is a key of a comparison; a sweep is measured against cublas, leave it out"
-    objective, regimes = raw.get("objective", []), raw.get("regimes", ["burst"])
-    wanted = [objective] if isinstance(objective, str) else objective if isinstance(objective, list) else []
-    if len(wanted) > len(set(map(str, wanted))):
-        yield f"objective: must name each figure once but got {objective!r}"
-    metered = [name for name in wanted if name in DIRECTIONS and name != "speedup"]
-    if metered and isinstance(regimes, list) and "burst" in regimes:
-        yield f'objective: {metered[0]} is measured in the steady regime only; set regimes = ["steady"]'
-    if raw.get("race") is not None and wanted and wanted != ["speedup"]:
-        yield "race: drops what is slow; leave it out where energy is looked for"
     sampler = raw.get("sampler", "exhaustive")
-    if raw.get("across", "each") != "each":
-        if sampler == "exhaustive":
-            yield "across: is for a search; take sampler gp, or leave it out"
-        if raw.get("warm_start"):
-            yield "across: judges by all problems at once, and earlier rows are of one; leave out warm_start"
-        if wanted not in ([], ["speedup"]):
-            yield "across: is for speedups; leave out objective, or across"
     space, rungs = raw.get("space"), raw.get("rungs")
     named = {name for grid in (space, *_listed(raw.get("grids"))) if isinstance(grid, dict) for name in grid}
     for number, problem in enumerate(_listed(raw.get("problems"))):
         owned = {name for name in ("space", "known", "keep") if isinstance(problem, dict) and problem.get(name)}
-        if owned and (rungs or raw.get("across", "each") != "each"):
+        if owned and rungs:
             yield f"problems.{number}: {min(owned)} is for a problem with points of its own; leave it out"
         own = problem.get("space") if isinstance(problem, dict) else None
         for name in own if isinstance(own, dict) else ():

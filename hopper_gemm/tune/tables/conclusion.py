@@ -17,57 +17,36 @@ from hopper_gemm.tune.tables.pivot import Group, config_of, groups, interval, pl
 
 @dataclass(frozen=True)
 class Contender:
-    """A config with its measured figures and the model's.
+    """A config with its measured figures and the model's."""
 
-    Args:
-        config: its label.
-        speedup, speedup_low, speedup_high: over cuBLAS.
-        tflops: its rate.
-        waves, wave_efficiency: waves of output tiles over the SMs, and their useful share.
-        intensity: FLOP for each byte that enters shared memory.
-        ahead_kib: bytes that can be in flight, KiB.
-        limit: what the model expects to set the pace of a stage: math, load, l2 or ring.
-        predicted_us: the model's time.
-    """
-
-    config: str
-    speedup: float
+    config: str  # its label
+    speedup: float  # over cuBLAS
     speedup_low: float
     speedup_high: float
     tflops: float
-    waves: int
-    wave_efficiency: float
-    intensity: float
-    ahead_kib: float
-    limit: str
-    predicted_us: float
+    waves: int  # of output tiles over the SMs
+    wave_efficiency: float  # useful share of the waves
+    intensity: float  # FLOP for each byte that enters shared memory
+    ahead_kib: float  # bytes that can be in flight, KiB
+    limit: str  # what the model expects to set the pace of a stage: math, load, l2 or ring
+    predicted_us: float  # the model's time
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Result of tuning a problem.
-
-    Args:
-        problem, regime, context: what was tuned.
-        source: measured or replayed.
-        final: whether the winner's figures are those of fresh processes.
-        winner, runner_up: the best and the next best; None where only one ran.
-        even: configs that share the first place within the noise.
-        trials, seconds: rows of the search, and how long it took with its finals.
-        over: the baseline.
-    """
+    """Result of tuning a problem."""
 
     problem: str
     regime: str
     context: str
-    source: str
-    final: bool
+    source: str  # measured or replayed
+    final: bool  # whether the winner's figures are those of fresh processes
     winner: Contender
-    runner_up: Contender | None
-    even: list[str]
-    trials: int
-    seconds: float
-    over: str = "cuBLAS"
+    runner_up: Contender | None  # None where only one config ran
+    even: list[str]  # configs that share the first place within the noise
+    trials: int  # rows of the search
+    seconds: float  # of the search with its finals
+    over: str = "cuBLAS"  # the baseline
 
     def lines(self) -> list[str]:
         """Return the lines of text that the command prints."""

@@ -21,44 +21,28 @@ LADDER_LEGEND = (
 
 @dataclass(frozen=True)
 class Result:
-    """One rung in one group of rows.
+    """One rung in one group of rows."""
 
-    Args:
-        group: problem, data, regime and context.
-        status: of its row, or ``"not measured"``.
-        reason: why the status is not ok.
-        tflops, baseline_tflops: 10^12 FLOP/s, ours and cuBLAS's beside it; None where the status is not ok.
-        speedup: over cuBLAS.
-        gain: over the rung it starts from, as the ratio of their speedups less 1: each was paired with cuBLAS, so that
-            a clock that drifts from rung to rung cancels. None where one of the two did not run.
-    """
-
-    group: Group
-    status: str
-    reason: str = ""
-    tflops: float | None = None
-    baseline_tflops: float | None = None
-    speedup: float | None = None
+    group: Group  # problem, data, regime and context
+    status: str  # of its row, or "not measured"
+    reason: str = ""  # why the status is not ok
+    tflops: float | None = None  # None where the status is not ok, as the figures below
+    baseline_tflops: float | None = None  # of cuBLAS, timed beside it
+    speedup: float | None = None  # over cuBLAS
+    # over the rung it starts from, as the ratio of their speedups less 1: each was paired with cuBLAS, so that a clock
+    # that drifts from rung to rung cancels. None where one of the two did not run.
     gain: float | None = None
 
 
 @dataclass(frozen=True)
 class MeasuredRung:
-    """A rung with its results.
-
-    Args:
-        name: of the rung.
-        adds: what it adds.
-        start: name of the rung it starts from; None for the first.
-        config: its parameters, resolved.
-        results: one for each group, in the order of the rows.
-    """
+    """A rung with its results."""
 
     name: str
-    adds: str
-    start: str | None
-    config: dict[str, Any]
-    results: tuple[Result, ...]
+    adds: str  # what it adds
+    start: str | None  # name of the rung it starts from; None for the first
+    config: dict[str, Any]  # its parameters, resolved
+    results: tuple[Result, ...]  # one for each group, in the order of the rows
 
     @property
     def reasons(self) -> list[str]:

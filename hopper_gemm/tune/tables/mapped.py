@@ -34,28 +34,18 @@ MAP_LEGEND = (
 
 @dataclass(frozen=True)
 class Mapped:
-    """The measurements of one problem of a map.
-
-    Args:
-        problem: the problem.
-        torch_us: time of torch.mm, microseconds.
-        pick, low, high: speedup of the pick over torch.mm, with its interval.
-        of_picks, best: speedups of the best of the picks and of all kernels.
-        listed: speedup of cuBLASLt's heuristic list over torch.mm; None where it was not measured.
-        drawn: median speedup of the drawn kernels; None without any.
-        kernel: the best.
-    """
+    """The measurements of one problem of a map."""
 
     problem: GemmProblem
-    torch_us: float
-    pick: float
+    torch_us: float  # time of torch.mm, microseconds
+    pick: float  # speedup of the pick over torch.mm, with its interval
     low: float
     high: float
-    of_picks: float
-    best: float
-    listed: float | None
-    drawn: float | None
-    kernel: Kernel
+    of_picks: float  # speedup of the best of the picks
+    best: float  # of all kernels
+    listed: float | None  # speedup of cuBLASLt's heuristic list over torch.mm; None where it was not measured
+    drawn: float | None  # median speedup of the drawn kernels; None without any
+    kernel: Kernel  # the best
 
     @property
     def stratum(self) -> int:

@@ -1,4 +1,4 @@
-"""Tables of text from rows: pivots in the published form, effects of choices, configs that serve several problems."""
+"""Tables of text from rows: pivots in the published form, effects of choices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hopper_gemm.model.kernel import Kernel
@@ -33,9 +32,6 @@ NEAR = 0.9
 
 SCALED = "torch's scaled_mm"
 """Name of the baseline of FP8."""
-
-JUDGED = {"worst": "worst", "mean": "geometric mean"}
-"""Scores of a config over all problems, with the heading of their column."""
 
 
 @dataclass(frozen=True)
@@ -221,30 +217,6 @@ def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.Dat
                 label = f"{value} against {first_value}"
                 table.append((name, label, mean, float(ratios.min()), float(ratios.max()), len(ratios)))
     return pd.DataFrame(table, columns=["parameter", "value", "effect", "least", "greatest", "matches"])
-
-
-def serving_all(rows: pd.DataFrame, judged: str) -> pd.DataFrame:
-    """Return the speedups of each config that ran on every problem, the best first.
-
-    Args:
-        rows: of one regime, context and kind of data.
-        judged: of :data:`JUDGED`.
-
-    Returns:
-        A line for each config: its speedup on each problem, the least of them, and their geometric mean.
-    """
-    ran = rows[rows["status"] == "ok"]
-    if ran.empty:
-        return pd.DataFrame()
-    records = ran.to_dict("records")
-    named = ran.assign(
-        problem=[str(problem_of(row)) for row in records], config=[str(config_of(row)) for row in records]
-    )
-    table = named.drop_duplicates(["config", "problem"]).pivot(index="config", columns="problem", values="speedup")
-    table = table[list(dict.fromkeys(named["problem"]))].astype(float).dropna()
-    worst, mean = table.min(axis=1), np.exp(np.log(table).mean(axis=1))
-    table = table.assign(**{JUDGED["worst"]: worst, JUDGED["mean"]: mean})
-    return table.sort_values(JUDGED[judged], ascending=False, kind="stable")
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -40,8 +40,6 @@ LOWEST = 2.6
 MANY = 500
 """Points of a search above which an SVG holds them as pixels: as shapes they would make it larger than a PNG."""
 
-_FIGURES = {"speedup": "speedup over cuBLAS", "pj_per_flop": "energy, pJ/FLOP"}
-
 
 @plt.rc_context(STYLE)
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
@@ -185,7 +183,7 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
 
 @plt.rc_context(STYLE)
 def search_plot(
-    rows: pd.DataFrame, varied: Sequence[str], value: str, importance: Mapping[str, Any] | None, path: Path, title: str
+    rows: pd.DataFrame, varied: Sequence[str], importance: Mapping[str, Any] | None, path: Path, title: str
 ) -> None:
     """Draw a search: its history, the importance of its parameters, and a slice along each of them.
 
@@ -194,21 +192,19 @@ def search_plot(
     Args:
         rows: of one problem and regime, in the order in which they were measured.
         varied: parameters with several values, one slice each.
-        value: figure that was looked for.
         importance: ``evaluator`` and ``parameters``, or None where too little was measured.
         path: file to write.
         title: above all.
     """
-    ok = rows[(rows["status"] == "ok") & rows[value].notna()].reset_index(drop=True)
+    ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if len(ok) < 2:
         return
-    figures, pixels = ok[value].astype(float), len(ok) > MANY
+    speedups, pixels = ok["speedup"].astype(float), len(ok) > MANY
     figure, axes = _grid(1 + bool(importance) + len(varied), 3, 3.2, 2.3)
     history, *slices = axes.flat
-    best = figures.cummin() if value == "pj_per_flop" else figures.cummax()
-    history.scatter(range(1, len(ok) + 1), figures, s=6, color=OURS, rasterized=pixels)
-    history.step(range(1, len(ok) + 1), best, where="post", color=THEIRS)
-    history.set(xlabel="trial (line: best so far)", ylabel=_FIGURES[value])
+    history.scatter(range(1, len(ok) + 1), speedups, s=6, color=OURS, rasterized=pixels)
+    history.step(range(1, len(ok) + 1), speedups.cummax(), where="post", color=THEIRS)
+    history.set(xlabel="trial (line: best so far)", ylabel="speedup over cuBLAS")
     if importance:
         weights = slices.pop(0)
         shares = list(importance["parameters"].items())[::-1]
@@ -219,7 +215,7 @@ def search_plot(
         values = in_order(ok[name])
         at = [values.index(value) for value in ok[name]]
         shade = {"c": range(len(ok)), "cmap": "Blues", "edgecolors": EVEN, "linewidths": 0.3}
-        axis.scatter(at, figures, s=8, rasterized=pixels, **shade)
+        axis.scatter(at, speedups, s=8, rasterized=pixels, **shade)
         texts = [value_label(value) for value in values]
         crowded = sum(len(text) + 1 for text in texts) > 45
         axis.set_xticks(range(len(values)), texts, fontsize=CELL, rotation=90 if crowded else 0)

@@ -126,8 +126,9 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     """
     study, target = read_study(folder), out or Path("t4.json")
     if not study.stage("sweep"):
+        stages = ", ".join(dict.fromkeys(row.stage for row in study.rows)) or "none"
         raise ResultsError(
-            f"T4 needs rows of a sweep but {folder} has {_stages(study)}; hopper-gemm export --format csv writes those"
+            f"T4 needs rows of a sweep but {folder} has {stages}; hopper-gemm export --format csv writes those"
         )
     if target.is_dir():
         inside = target / "t4.json"
@@ -171,10 +172,6 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
             if figures.get(name) is not None
         ],
     }
-
-
-def _stages(study: Study) -> str:
-    return ", ".join(dict.fromkeys(row.stage for row in study.rows)) or "none"
 
 
 def _milliseconds(us: float) -> float:

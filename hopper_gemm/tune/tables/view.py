@@ -18,14 +18,13 @@ from rich.table import Table as RichTable
 from hopper_gemm.tune.study.files import write_json, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import Study, frame_of
-from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.study.schema import COUNTED, NAMES
+from hopper_gemm.tune.study.row import ResultsError, as_text
+from hopper_gemm.tune.study.schema import BY_NAME, COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
 from hopper_gemm.tune.tables.mapped import MAP_LEGEND, by_stratum, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
-from hopper_gemm.tune.tables.parquet import write_parquet
 from hopper_gemm.tune.tables.pivot import (
     GROUP,
     coded,
@@ -41,6 +40,9 @@ from hopper_gemm.tune.tables.pivot import (
 
 FORMS = {"csv": ".csv", "json": ".json", "markdown": ".md", "html": ".html"}
 """Forms of a view as text, with the suffix of a file."""
+
+DTYPES = {"string": "string", "integer": "Int64", "number": "float64", "boolean": "boolean"}
+"""Pandas' type of a column in a typed file for each :attr:`hopper_gemm.tune.study.schema.Column.type`."""
 
 LEFT_OUT = {"samples", *(column.name for column in COUNTED)}
 """Columns of the schema that :func:`tidy` leaves out: single pairs, and figures that are not timed."""
@@ -58,37 +60,24 @@ STYLE = "body{font-family:sans-serif}table{border-collapse:collapse}td,th{paddin
 
 @dataclass(frozen=True)
 class TextTable:
-    """One table of text.
+    """One table of text."""
 
-    Args:
-        title: above it.
-        corner: heading of its index.
-        cells: ready to be shown.
-        notes: sentences below it, in Markdown.
-    """
-
-    title: str
-    corner: str
-    cells: pd.DataFrame
-    notes: tuple[str, ...] = ()
+    title: str  # above it
+    corner: str  # heading of its index
+    cells: pd.DataFrame  # ready to be shown
+    notes: tuple[str, ...] = ()  # sentences below it, in Markdown
 
 
 @dataclass(frozen=True)
 class View:
-    """Tables of a study for a person, and their rows for a program.
-
-    Args:
-        study: the study.
-        tables: for a person.
-        rows: for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of
-            the schema without :data:`LEFT_OUT`; what is missing is NaN or empty.
-        more: what the JSON has beside provenance and rows.
-    """
+    """Tables of a study for a person, and their rows for a program."""
 
     study: Study
-    tables: list[TextTable]
+    tables: list[TextTable]  # for a person
+    # for a program, numeric, one for each cell: the label of the problem and of the config, then the columns of the
+    # schema without LEFT_OUT; what is missing is NaN or empty
     rows: pd.DataFrame
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)  # what the JSON has beside provenance and rows
 
     @property
     def source(self) -> str:
@@ -231,6 +220,28 @@ def rows_as_measured(study: Study) -> View:
         "config": ["" if row.point.is_baseline else str(row.point.config) for row in study.rows],
     }
     return View(study, [], frame_of(study.rows).assign(**labels)[[*labels, *NAMES]])
+
+
+def write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    """Write rows as Parquet.
+
+    Args:
+        frame: columns of the schema; others, such as labels, are text.
+        path: the file.
+
+    Raises:
+        ResultsError: pyarrow is missing or too old for pandas, or the file cannot be written.
+    """
+    types = {name: BY_NAME[name].type if name in BY_NAME else "string" for name in frame}
+    texts = {name: frame[name].map(lambda value: as_text(value) or None) for name in frame if types[name] == "string"}
+    typed = frame.assign(**texts).astype({name: DTYPES[kind] for name, kind in types.items()})
+    try:
+        content = typed.to_parquet(None, engine="pyarrow", index=False)
+    except ImportError:
+        raise ResultsError(
+            "Parquet needs pyarrow, which is missing or too old; pip install --upgrade pyarrow, or take --format csv"
+        ) from None
+    write_whole(path, content)
 
 
 def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:

@@ -13,13 +13,6 @@ from pathlib import Path
 
 here = Path(__file__).parent
 mood = (here / "mood").read_text().split() if (here / "mood").is_file() else []
-if "--version" in sys.argv:
-    print("NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2025.3.1.0 (build 36398880) (public-release)")
-    sys.exit()
-if "--query-metrics" in sys.argv:
-    print("Device GH100\\n--------- -------\\nMetric Name   Metric Type")
-    print("\\n".join(f"{{name}}   Counter  # of things" for name in (here / "known").read_text().split()))
-    sys.exit()
 with (here / "calls").open("a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
 
@@ -78,12 +71,6 @@ for line in table if rows else []:
 log.write("==PROF== Disconnected from process 7\\n")
 """
 
-KNOWN = """
-gpu__time_duration dram__bytes_read dram__bytes_write sm__cycles_elapsed sm__pipe_tensor_op_hmma_cycles_active
-sm__inst_executed_pipe_tensor_op_gmma lts__t_sectors_op_read lts__t_sector_hit_rate l1tex__data_bank_reads
-smsp__inst_executed
-"""
-
 
 def install(folder: Path, *mood: str) -> Path:
     """Put the profiler into a folder.
@@ -95,7 +82,6 @@ def install(folder: Path, *mood: str) -> Path:
     path = folder / "ncu"
     path.write_text(PROGRAM.format(python=sys.executable, dram="1,250,000,000"))
     path.chmod(0o755)
-    (folder / "known").write_text(KNOWN)
     (folder / "mood").write_text(" ".join(mood))
     return path
 

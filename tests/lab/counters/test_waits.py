@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from hopper_gemm.compiler.child import Reply
-from hopper_gemm.lab.counters import Counted, waits
+from hopper_gemm.lab.counters import waits
+from hopper_gemm.lab.counters.counting import Counted
 from hopper_gemm.lab.counters.waits import (
     FIGURES,
     METER,
     READING,
     SIDES,
-    WaitMeter,
     measure_waits,
+    meter,
     read_meter,
     waits_of,
 )
@@ -156,4 +157,5 @@ def test_each_launch_has_readings_of_its_own(world):
 )
 def test_a_child_that_dies_or_hangs_is_a_reason_and_no_error(monkeypatch, reply, reason):
     monkeypatch.setattr(waits.Child, "ask", lambda self, point, timeout: reply)
-    assert WaitMeter(GpuId(0, "NVIDIA H200", "GPU-0")).measure(Point(PROBLEM, GemmConfig())).reason == reason
+    (found,) = meter([Point(PROBLEM, GemmConfig())], GpuId(0, "NVIDIA H200", "GPU-0"), None)
+    assert found.reason == reason

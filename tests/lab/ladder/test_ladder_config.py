@@ -15,7 +15,6 @@ from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import (
-    BEFORE,
     FIELDS,
     HOST_FIELDS,
     LAUNCH_FIELDS,
@@ -49,7 +48,7 @@ def test_nonsense_is_refused_with_what_was_expected_and_what_came(field, value, 
 def test_every_parameter_says_what_it_means_and_takes_its_default_and_its_words(field):
     parameter = PARAMETERS[field]
     assert parameter.doc
-    for value in (DEFAULTS[field], BEFORE[field], *parameter.words):
+    for value in (DEFAULTS[field], *parameter.words):
         assert parameter.mistake(value) is None
     assert parameter.mistake(None) is not None
     if parameter.least is not None:
@@ -146,4 +145,4 @@ def test_rows_keep_the_order_of_their_columns_though_a_parameter_moved_to_the_st
 def test_a_row_recorded_before_there_was_a_parameter_is_of_a_config_without_it():
     later = [field for field, parameter in PARAMETERS.items() if parameter.since > 1]
     assert {"scheduler", "skew"} <= set(later)
-    assert config_of(BEFORE) == GemmConfig()
+    assert config_of(DEFAULTS) == GemmConfig()

@@ -485,7 +485,7 @@ def test_from_end_to_end_the_figures_are_those_of_the_launches_alone(world, monk
     monkeypatch.setattr(room, "BASELINES", {"cublas": baseline})
     monkeypatch.setattr(room, "load_any", lambda config, problem, store: kernel)
     monkeypatch.setattr(room, "kernel_launch", lambda kernel: launch)
-    monkeypatch.setattr(room, "checked_twice", lambda kernel, workload: (Correctness(0.0, 0, 0, None), 1e-5))
+    monkeypatch.setattr(room, "checked_twice", lambda kernel, workload: (Correctness(0.0, 0, None), 1e-5))
     figures = world.bench().measure(point(context=context), Burst(rest=0.001, pairs=4)).figures
     assert figures["choice"] == "fast"
     for name, us in (("time_us", ours), ("baseline_us", theirs)):

@@ -240,7 +240,7 @@ def meter(points: Any, gpu: GpuId, store: Path) -> list[Any]:
 
 
 def _counted(point: Any, figures: dict[str, float], kernel: str = "") -> Any:
-    from hopper_gemm.lab.counters import Counted
+    from hopper_gemm.lab.counters.counting import Counted
 
     return Counted(point, kernel, figures, "", "" if figures else "metered, it counted nothing")
 

@@ -93,7 +93,7 @@ def well(worker, number, task):
 
 def ran(tasks, act=well, boards=None, **options):
     question, executor, said = Asks(tasks, **options), Script(act, boards), []
-    Coordinator(question, executor, said.append).run()
+    Coordinator(executor, said.append).run(question)
     return question, executor, said
 
 
@@ -101,6 +101,16 @@ def test_every_point_of_every_task_is_taken_once():
     tasks = [task_of(*POINTS[:3]), *(task_of(point) for point in POINTS[3:9])]
     question, _, _ = ran(tasks, boards={"w0": "A", "w1": "B"})
     assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:9], 1)
+
+
+def test_the_next_question_meets_the_workers_that_are_there_under_numbers_of_its_own():
+    executor = Script(well, {"w0": "A", "w1": "B"})
+    runner, questions = Coordinator(executor), [Asks([task_of(point) for point in POINTS[:3]]) for _ in range(2)]
+    for question in questions:
+        runner.run(question)
+    assert [sorted(question.members) for question in questions] == [["w0", "w1"]] * 2
+    assert [len(question.taken) for question in questions] == [3, 3]
+    assert len({number for _, number, _ in executor.sent}) == len(executor.sent)
 
 
 def test_no_worker_holds_more_than_it_has_room_for():
@@ -112,7 +122,8 @@ def test_no_worker_holds_more_than_it_has_room_for():
         return []
 
     question, executor = Asks([task_of(point) for point in POINTS[:9]], room=3), Script(slow)
-    runner = Coordinator(question, executor)
+    runner = Coordinator(executor)
+    runner._begin(question)
     for _ in range(3):
         runner._assign_tasks()
         runner._handle(executor.poll(0))
@@ -196,7 +207,7 @@ def test_tasks_that_wait_are_sent_again_where_rows_change_them():
 
     executor.poll = poll
     question = Learns([task_of(point) for point in POINTS[:3]], room=3)
-    Coordinator(question, executor).run()
+    Coordinator(executor).run(question)
     measured = [len(task.twins) for worker, _, task in executor.sent if worker == "measured"]
     assert measured == [0, 1, 2]
     assert [row.point for row in question.taken] == POINTS[:3]
@@ -240,7 +251,8 @@ def test_what_is_for_one_board_waits_for_it_and_is_given_back_when_that_is_gone_
 
 def test_a_worker_on_another_board_does_not_take_what_waits_for_one():
     """A noise floor is of one board."""
-    runner, task = Coordinator(Asks([]), Script(well)), task_of(POINTS[0], board="A")
+    runner, task = Coordinator(Script(well)), task_of(POINTS[0], board="A")
+    runner._begin(Asks([]))
     runner._retries.append(task)
     assert runner._next(SimpleNamespace(name="w1", board="B")) is None
     assert runner._next(SimpleNamespace(name="w0", board="A")) == task
@@ -274,7 +286,7 @@ def test_crashes_and_nothing_else_from_the_first_answer_on_end_the_run_and_are_n
 
     question = Asks([task_of(point) for point in POINTS[:count]])
     with pytest.raises(RunError, match="the first 5 points all crashed, the last with: no such symbol; nothing was re"):
-        Coordinator(question, Script(act)).run()
+        Coordinator(Script(act)).run(question)
     assert question.taken == []
 
 
@@ -292,7 +304,7 @@ def test_without_a_worker_the_run_ends_with_the_last_reason():
     executor = Script(well, {"w0": "A"})
     executor.events, executor.awaited = [("w0", Left("GPU 0 cannot be used: out of memory", True))], ""
     with pytest.raises(NoHopperError, match="GPU 0 cannot be used: out of memory"):
-        Coordinator(Asks([task_of(POINTS[0])]), executor).run()
+        Coordinator(executor).run(Asks([task_of(POINTS[0])]))
 
     def act(worker, number, task):
         executor.awaited = ""
@@ -300,7 +312,7 @@ def test_without_a_worker_the_run_ends_with_the_last_reason():
 
     executor = Script(act)
     with pytest.raises(RunError, match="4 times in a row; no worker is left, run the same command to go on"):
-        Coordinator(Asks([task_of(POINTS[0])]), executor).run()
+        Coordinator(executor).run(Asks([task_of(POINTS[0])]))
 
 
 def test_what_is_waited_for_is_told_with_since_when(monkeypatch):
@@ -314,7 +326,7 @@ def test_what_is_waited_for_is_told_with_since_when(monkeypatch):
         return late if len(calls) == 3 else Script.poll(executor, seconds)
 
     executor.poll = poll
-    Coordinator(Asks([task_of(POINTS[0])]), executor, said.append).run()
+    Coordinator(executor, said.append).run(Asks([task_of(POINTS[0])]))
     assert said[0].startswith("waiting since ")
     assert said[0].endswith(" for more to be ready")
 
@@ -323,6 +335,6 @@ def test_a_worker_that_a_question_refuses_is_told_and_gets_nothing():
     executor = Script(well, {"w0": "A"})
     executor.events += [("w1", Joined({"name": "other", "uuid": "B"})), ("w0", Said("hello"))]
     question, said = Asks([task_of(point) for point in POINTS[:3]]), []
-    Coordinator(question, executor, said.append).run()
+    Coordinator(executor, said.append).run(question)
     assert said == ["w1 is another", "hello"]
     assert {worker for worker, _, _ in executor.sent} == {"w0"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
-from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.kept import Kept
+from hopper_gemm.tune.run.coordinator import Coordinator
 from hopper_gemm.tune.run.executors.local import Local
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from tests.tune.run import fakes
@@ -18,12 +18,9 @@ def test_a_later_run_meets_the_workers_of_an_earlier_one(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     spec = spec_of(tmp_path)
     about = {"gpu": {"name": "NVIDIA H200"}, "kernel": "fake"}
-    kept = Kept(Local(replace(fakes.job(tmp_path), fresh=spec.final.fresh), [0]))
-    try:
+    with closing(Coordinator(Local(replace(fakes.job(tmp_path), fresh=spec.final.fresh), [0]))) as coordinator:
         for name in ("first", "second"):
-            run(Sweep(spec, tmp_path / name, about), kept)
-    finally:
-        kept.end()
+            coordinator.run(Sweep(spec, tmp_path / name, about))
     figures = [[(row.point, row.status) for row in rows_of(tmp_path / name)] for name in ("first", "second")]
     assert figures[0] == figures[1]
     finals = [rows_of(tmp_path / name, "final") for name in ("first", "second")]

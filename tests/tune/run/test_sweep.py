@@ -350,18 +350,6 @@ def test_a_finalist_that_fails_once_is_left_out_and_spoils_no_other(spec, out):
     assert str(entry.config) != first[0]
 
 
-def test_energy_can_be_looked_for_instead_of_time(tmp_path, out):
-    def metered(ask):
-        found = fakes.outcome(ask)
-        return replace(found, figures={**found.figures, "pj_per_flop": 0.5 + found.figures["speedup"]})
-
-    changes = (('["burst"]', '["steady"]'), ("[[prob", 'objective = "pj_per_flop"\n[[prob'))
-    run_sweep(spec_of(tmp_path, SEARCH, *changes), out, Instant(outcome=metered))
-    least = min(rows_of(out), key=lambda row: row.figures["pj_per_flop"])
-    assert least.point.config in {row.point.config for row in rows_of(out, "final")}
-    assert not (out.parent / FILE).exists()
-
-
 def test_a_replay_gives_the_recorded_rows_and_says_what_it_is(tmp_path, out):
     spec = spec_of(tmp_path, SPEC, ("[[prob", 'data = ["zeros", "normal"]\n[[prob'))
     run_sweep(spec, out)

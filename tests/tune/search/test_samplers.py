@@ -15,7 +15,6 @@ from hopper_gemm.tune.parameters import config_of, varied
 from hopper_gemm.tune.search import gaussian, gp
 from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.samplers import Plugged, diverse, predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.space import points
@@ -33,12 +32,12 @@ def space(tmp_path):
 def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
     """Some fail on the way; the failed corner is not proposed for ever."""
     few = LegalSpace(space.configs[::3])
-    sampler = make(name, few, Objective(), 0, predictions(space.configs, CUBE)[::3])
+    sampler = make(name, few, 0, predictions(space.configs, CUBE)[::3])
     tried = []
     for _ in range(len(few)):
         tried.append(sampler.ask())
         config = few.configs[tried[-1]]
-        sampler.tell(tried[-1], None if config.k_depth == 16 else [float(config.tile_m)])
+        sampler.tell(tried[-1], None if config.k_depth == 16 else float(config.tile_m))
     assert sorted(tried) == list(range(len(few)))
     with pytest.raises(ValueError, match="every legal config was tried"):
         sampler.ask()
@@ -46,7 +45,7 @@ def test_a_sampler_tries_every_legal_config_once_and_nothing_else(space, name):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_being_measured_is_not_proposed_again(space, name):
-    sampler = make(name, space, Objective(), 0, predictions(space.configs, CUBE))
+    sampler = make(name, space, 0, predictions(space.configs, CUBE))
     assert len({sampler.ask() for _ in range(20)}) == 20
 
 
@@ -54,10 +53,10 @@ def test_what_is_being_measured_is_not_proposed_again(space, name):
 def test_any_sampler_of_optuna_tries_every_legal_config_once(space, name):
     """What it suggests becomes the nearest config that is free, and it learns of that one."""
     few = LegalSpace(space.configs[::16])
-    sampler = Plugged(few, Objective(), 0, getattr(optuna.samplers, name)(seed=0))
+    sampler = Plugged(few, 0, getattr(optuna.samplers, name)(seed=0))
     for _ in range(len(few)):
         number = sampler.ask()
-        sampler.tell(number, None if number % 5 == 0 else [float(number)])
+        sampler.tell(number, None if number % 5 == 0 else float(number + 1))
     assert sorted({*sampler.losses, *sampler.failed}) == list(range(len(few)))
 
 
@@ -120,13 +119,13 @@ def test_what_is_tried_first_are_other_tiles_and_other_techniques_in_turn():
 def test_a_large_space_is_searched_among_candidates(monkeypatch, space):
     monkeypatch.setattr(gp, "CANDIDATES", 40)
     monkeypatch.setattr(gp, "OBSERVATIONS", 12)
-    sampler = make("gp", space, Objective(), 0, predictions(space.configs, CUBE))
+    sampler = make("gp", space, 0, predictions(space.configs, CUBE))
     speeds = []
     for _ in range(25):
         number = sampler.ask()
         config = space.configs[number]
         speeds.append(config.tile_m * config.tile_n / (1 + config.k_depth))
-        sampler.tell(number, [speeds[-1]])
+        sampler.tell(number, speeds[-1])
     assert max(speeds) == max(c.tile_m * c.tile_n / (1 + c.k_depth) for c in space.configs)
 
 
@@ -143,9 +142,9 @@ def test_a_posterior_that_grew_place_by_place_is_that_made_at_once():
 
 def test_where_nothing_is_predicted_to_be_faster_the_process_tries_what_is_unlike_the_tried(space):
     """It is curious; by the mean alone it would take the next config of the space."""
-    sampler = gp.Gp(space, Objective(), 0, np.zeros(len(space)))
+    sampler = gp.Gp(space, 0, np.zeros(len(space)))
     first = sampler.ask()
-    sampler.tell(first, [1.0])
+    sampler.tell(first, 1.0)
     distances = np.abs(space.points - space.points[first]).sum(axis=1)
     assert distances[sampler.ask()] > np.median(distances)
 
@@ -153,17 +152,3 @@ def test_where_nothing_is_predicted_to_be_faster_the_process_tries_what_is_unlik
 def test_a_covariance_that_is_not_positive_definite_gets_as_much_noise_as_it_takes():
     factor = gaussian._factor(np.array([[1.0, 1.5], [1.5, 1.0]]), 0.0)
     assert np.isfinite(factor).all()
-
-
-def test_a_front_is_what_nothing_beats_in_both():
-    both = Objective(("speedup", "pj_per_flop"))
-    rows = [
-        {"speedup": 1.0, "pj_per_flop": 1.0},
-        {"speedup": 0.9, "pj_per_flop": 0.9},
-        {"speedup": 0.8, "pj_per_flop": 0.95},
-        {"speedup": 0.7, "pj_per_flop": 0.8},
-        {"speedup": 2.0},
-    ]
-    assert both.best(rows, 8) == [0, 1, 3]
-    assert both.best(rows, 2) == [0, 3]
-    assert Objective().best(rows, 2) == [4, 0]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from math import sqrt
-
 import pytest
 
-from hopper_gemm.tune.search.objective import joint
 from hopper_gemm.tune.search.search import Search
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import begun_with, place_of, points
-from hopper_gemm.tune.study.spec import SpecError, checked
+from hopper_gemm.tune.study.spec import SpecError
 from tests.tune.run.instant import SEARCH, spec_of
 
 TWO = ("[space]", "[[problems]]\nm = 2048\nn = 2048\nk = 2048\n[space]")
@@ -117,74 +114,12 @@ def test_earlier_rows_of_the_place_are_told_first_and_their_best_is_tried_first(
     assert told == blank, "rows of another regime say nothing"
 
 
-def both(**more):
-    sizes = [{"m": size, "n": size, "k": size} for size in (1024, 2048)]
-    space = {"tile_m": [64, 128, 256], "tile_n": [64, 128], "k_depth": [2, 4], "stagger": [0, 1]}
-    raw = {"name": "both", "problems": sizes, "space": space, "sampler": "gp", "budget": {"trials": 24}}
-    return checked({**raw, "across": "worst", **more}, "both")
-
-
-def torn(point):
-    """Large tiles are the best on the large problem and the worst on the small one; 64 columns do not run there."""
-    large = point.problem.m == 2048
-    if large and point.config.tile_n == 64:
-        return Row(point, "timeout", "killed")
-    speed = {64: (1.2, 0.5), 128: (0.9, 0.95), 256: (0.7, 1.4)}[point.config.tile_m][large]
-    return ran(point, speed - 0.01 * point.config.stagger - 0.02 * (point.config.k_depth == 2))
-
-
-def test_one_config_for_several_problems_is_measured_on_each_of_them(tmp_path):
-    search = Search(both(), legal_of(both()), [], most=7)
-    first = []
-    while (point := search.propose()) is not None:
-        search.tell(torn(point))
-        first.append(torn(point))
-    assert len(first) == 7, "the fourth config lacks a problem"
-    again = Search(both(budget={"trials": 10}), legal_of(both()), first)
-    rest = []
-    while (point := again.propose()) is not None:
-        again.tell(torn(point))
-        rest.append(point)
-    whole = {}
-    for point in [*(row.point for row in first), *rest]:
-        whole.setdefault(point.config, []).append(point.problem)
-    assert sum(len(problems) == 2 for problems in whole.values()) == 10
-    assert all(len(set(problems)) == len(problems) for problems in whole.values())
-
-
-def test_a_config_that_serves_all_is_judged_by_its_worst_problem_or_their_mean():
-    by_tile = {}
-    for point in legal_of(both()):
-        if point.config.tile_n == 128 and point.config.stagger == 0 and point.config.k_depth == 4:
-            by_tile.setdefault(point.config.tile_m, []).append(torn(point))
-    judged = {a: {t: joint(rows, a)["speedup"] for t, rows in by_tile.items()} for a in ("worst", "mean")}
-    assert max(judged["worst"], key=judged["worst"].get) == 128
-    assert max(judged["mean"], key=judged["mean"].get) == 256
-    assert judged["mean"][256] == pytest.approx(sqrt(0.7 * 1.4))
-    assert joint([*by_tile[64], Row(by_tile[64][0].point, "crash", "gone")], "mean") is None
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"sampler": "exhaustive"}, "across: is for a search; take sampler gp, or leave it out"),
-        ({"warm_start": ["results/archive/h200/2026-11-21-options"]}, "earlier rows are of one; leave out warm_start"),
-        ({"objective": ["pj_per_flop"], "regimes": ["steady"]}, "is for speedups; leave out objective, or across"),
-    ],
-)
-def test_what_a_search_for_all_cannot_stand_beside_is_told(more, text):
-    with pytest.raises(SpecError, match=text):
-        both(**more)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('"gp"', '"bayes"', "sampler: Input should be 'exhaustive', 'random', 'tpe', 'gp' or 'prior', but got 'bayes'"),
         ("trials = 12", "trials = 0", "budget.trials: Input should be greater than or equal to 1, but got 0"),
-        ("[[prob", 'objective = "pj_per_flop"\n[[prob', "objective: pj_per_flop is measured in the steady regime only"),
-        ("[[prob", 'objective = "watts"\n[[prob', "objective.0: Input should be 'speedup' or 'pj_per_flop'"),
-        ("[[prob", 'objective = ["speedup", "speedup"]\n[[prob', "objective: must name each figure once"),
+        ("[[prob", 'objective = "watts"\n[[prob', "objective is not a key of a sweep"),
         ("[final]", "[race]\nlaps = 3\n[final]", "race.laps is not a key of a sweep"),
     ],
 )

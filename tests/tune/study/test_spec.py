@@ -285,6 +285,14 @@ def test_the_digest_follows_the_question_and_not_the_comments(tmp_path):
     assert read_spec(spec_of(tmp_path, SPEC.replace("tile_n = 128", "tile_n = 128\npdl = false"))).digest != base
 
 
+def test_a_spec_recorded_with_the_keys_of_earlier_versions_is_the_same_question(tmp_path):
+    spec = read_spec(spec_of(tmp_path))
+    recorded = {**spec.as_dict(), "across": "each", "objective": ["speedup"]}
+    assert checked(recorded, "provenance").digest == spec.digest
+    with pytest.raises(SpecError, match="across is not a key of a sweep"):
+        checked({**recorded, "across": "worst"}, "provenance")
+
+
 def test_the_digest_spells_out_how_things_are_measured(tmp_path):
     """A later version may add keys, but must not measure otherwise under the same question."""
     base = read_spec(spec_of(tmp_path)).digest

@@ -9,7 +9,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.reader import frame_of, read_study
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.tables.pivot import best_row, config_of, effects, groups, pivot, rows_of, serving_all
+from hopper_gemm.tune.tables.pivot import best_row, config_of, effects, groups, pivot, rows_of
 from tests.tune.tables.making import row, write_study
 
 
@@ -107,16 +107,6 @@ def test_effects_far_from_the_best_are_left_out():
     assert found.loc["1 against 0", "effect"] == pytest.approx(0.99)
     assert found["matches"].tolist() == [2, 1]
     assert effects(pd.DataFrame(rows), ["stagger"], near=0.0)["least"].tolist() == pytest.approx([0.3])
-
-
-def test_a_config_that_serves_all_problems_ran_on_all_of_them_and_is_judged_by_its_worst():
-    sizes = ((64, 64, 64), (128, 64, 64))
-    rows = [row(sizes=one, tile_m=64, speedup=speedup) for one, speedup in zip(sizes, (1.2, 0.9), strict=True)]
-    rows += [row(sizes=one, tile_m=128, speedup=1.0) for one in sizes]
-    rows += [row(sizes=sizes[0], tile_m=256, speedup=2.0)]
-    table = serving_all(frame_of(rows), "worst")
-    assert table["worst"].tolist() == [1.0, 0.9]
-    assert serving_all(frame_of(rows), "mean")["geometric mean"].iloc[0] == pytest.approx((1.2 * 0.9) ** 0.5)
 
 
 def test_rows_of_several_processes_stand_in_a_frame_as_one(tmp_path):

@@ -113,7 +113,7 @@ def test_the_axes_of_a_map_are_named_in_words(frame, tmp_path, drawn):
 
 def test_a_single_cell_and_a_single_trial_give_no_picture(frame, tmp_path):
     multiples(frame[:2], tmp_path / "h.svg")
-    search_plot(frame[:1].assign(status="ok"), [], "speedup", None, tmp_path / "s.svg", "t")
+    search_plot(frame[:1].assign(status="ok"), [], None, tmp_path / "s.svg", "t")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,14 +71,6 @@ def test_coverage_counts_what_ran_was_refused_and_was_not_tried(tmp_path):
     assert "1 ok, 1 illegal; 12 points, 7 of them legal, 5 refused (3 by multicast, 2 by split), 5 not tried." in text
 
 
-def test_a_sweep_for_one_config_shows_how_it_does_on_each_problem(tmp_path):
-    sizes = ((64, 64, 64), (128, 64, 64))
-    rows = [row(sizes=one, tile_m=m, speedup=s) for one, s in zip(sizes, (1.2, 0.9), strict=True) for m in (64, 128)]
-    text = page(tmp_path, *rows, spec={"space": {"tile_m": [64, 128]}, "across": "worst"})
-    assert "## One config for all problems: the best by the worst, search" in text
-    assert "| 1.200x | 0.900x | 0.900x | 1.039x |" in text
-
-
 def test_a_page_is_written_without_what_provenance_need_not_say(tmp_path):
     """Name, source, date, GPU and spec are needed; table and seed are not."""
     folder = write_study(tmp_path, row())
@@ -143,7 +135,7 @@ NOTED = {
     "protocols": [{"regime": "burst"}],
     "points": 3,
     "importance": {PLACE: {"evaluator": "fanova", "parameters": {"tile_m": 0.5}}},
-    "spec": {**ABOUT["spec"], "data": ["normal"], "objective": ["speedup"], "across": "each", "final": {"best": 1}},
+    "spec": {**ABOUT["spec"], "data": ["normal"], "final": {"best": 1}},
 }
 ENDED = {"finished": {"rows": 3, "digest": "", "places": {PLACE: 3}}}
 RUNGS = [{"name": "first", "adds": "all", "from": None, "config": {"tile_m": 64}}]

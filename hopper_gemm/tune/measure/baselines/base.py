@@ -17,20 +17,12 @@ class BaselineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Care:
-    """Effort of the search for the fastest of a baseline's candidates.
+    """Effort of the search for the fastest of a baseline's candidates."""
 
-    Args:
-        near: candidates that take longer than this times the shortest are not timed further.
-        varied: number of candidates of which variants are tried.
-        semifinalists: number of candidates that are timed in short bursts, ``short_rounds`` times.
-        finalists: number of candidates that are timed in bursts as long as the comparison's, ``rounds`` times.
-        short_rounds, rounds: numbers of rounds.
-    """
-
-    near: float = 1.3
-    varied: int = 8
-    semifinalists: int = 24
-    finalists: int = 6
+    near: float = 1.3  # candidates that take longer than this times the shortest are not timed further
+    varied: int = 8  # number of candidates of which variants are tried
+    semifinalists: int = 24  # number of candidates that are timed in short bursts, short_rounds times
+    finalists: int = 6  # number of candidates that are timed in bursts as long as the comparison's, rounds times
     short_rounds: int = 3
     rounds: int = 7
 
@@ -42,23 +34,16 @@ def written(operands: MatrixSet) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm by which a baseline can run a problem.
+    """An algorithm by which a baseline can run a problem."""
 
-    Args:
-        launch: runs it on a set of matrices, on torch's current stream.
-        label: distinguishes it from the baseline's other candidates, in the baseline's own words; empty if it is the
-            only candidate.
-        recipe: text from which :meth:`Baseline.restore` makes it in another process; empty for an only candidate.
-        product: returns the product of the last launch on a set.
-        seeded: True if it stays in the search to the end, whatever its first times.
-        variants: makes similar candidates, which are tried if this one is near the fastest.
-    """
-
-    launch: Launch
+    launch: Launch  # runs it on a set of matrices, on torch's current stream
+    # distinguishes it from the baseline's other candidates, in the baseline's own words; empty if it is the only
+    # candidate
     label: str = ""
-    recipe: str = ""
-    product: Callable[[MatrixSet], torch.Tensor] = written
-    seeded: bool = False
+    recipe: str = ""  # text from which Baseline.restore makes it in another process; empty for an only candidate
+    product: Callable[[MatrixSet], torch.Tensor] = written  # returns the product of the last launch on a set
+    seeded: bool = False  # True if it stays in the search to the end, whatever its first times
+    # makes similar candidates, which are tried if this one is near the fastest
     variants: Callable[[], Sequence[Candidate]] = tuple
 
 
@@ -71,9 +56,6 @@ class Baseline:
 
     name: str
     """Name on the command line and in results."""
-
-    seconds: float
-    """Allowance for making the candidates of a problem and choosing among them."""
 
     care: Care = Care()
     """Effort of the search for the fastest candidate."""

@@ -45,18 +45,12 @@ partial sums too; a wrong product is off by about 1."""
 
 @dataclass(frozen=True)
 class Chosen:
-    """The choice among a baseline's candidates.
+    """The choice among a baseline's candidates."""
 
-    Args:
-        candidate: the fastest candidate.
-        of: number of candidates.
-        rel_err: relative Frobenius error of its product against fp32.
-        finalists: candidates among which another process chooses by :func:`choose_again`, the fastest first.
-    """
-
-    candidate: Candidate
-    of: int
-    rel_err: float
+    candidate: Candidate  # the fastest
+    of: int  # number of candidates
+    rel_err: float  # relative Frobenius error of its product against fp32
+    # candidates among which another process chooses by choose_again, the fastest first
     finalists: tuple[Candidate, ...]
 
 

@@ -59,7 +59,6 @@ class Cublas(Baseline):
     scaled_mm of the same recipe, with fast sums only where ours are."""
 
     name = "cublas"
-    seconds = 30.0
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
         """Return torch's product alone."""
@@ -74,7 +73,6 @@ class CublasLt(Baseline):
     """
 
     name = "cublaslt"
-    seconds = 300.0
 
     def __init__(self, find: Callable[[], Library] = library) -> None:
         self._find = find
@@ -202,7 +200,6 @@ class Heuristics(CublasLt):
     times it. The choice takes less effort than that among all algorithms."""
 
     name = "heuristics"
-    seconds = 60.0
     care = Care(near=1.1, varied=0, semifinalists=8, finalists=3, rounds=3)
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:

@@ -95,18 +95,12 @@ class CublasLtError(RuntimeError):
 
 @dataclass(frozen=True)
 class Layout:
-    """A matrix in memory.
-
-    Args:
-        rows, cols: of the matrix.
-        pitch: elements from one column to the next, or from one row to the next in row-major order.
-        order: :data:`COLUMN_MAJOR` or :data:`ROW_MAJOR`.
-    """
+    """A matrix in memory."""
 
     rows: int
     cols: int
-    pitch: int
-    order: int
+    pitch: int  # elements from one column to the next, or from one row to the next in row-major order
+    order: int  # COLUMN_MAJOR or ROW_MAJOR
 
 
 class Library:

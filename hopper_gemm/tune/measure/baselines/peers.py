@@ -27,7 +27,6 @@ class Triton(Baseline):
     """torch.compile's Triton kernels, the best of its own tuning."""
 
     name = "triton"
-    seconds = 420.0
 
     def missing(self) -> str | None:
         """Return how to install Triton; None if it is installed."""
@@ -57,7 +56,6 @@ class Quack(Baseline):
     """quack's CuTe DSL kernel, the best of its own autotuner."""
 
     name = "quack"
-    seconds = 600.0
 
     def missing(self) -> str | None:
         """Return what is wrong with the installation; None if it agrees with the DSL."""

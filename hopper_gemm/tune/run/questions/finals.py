@@ -14,7 +14,6 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, write_tuned
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Task, ratio_of
-from hopper_gemm.tune.search.objective import Objective, joint
 from hopper_gemm.tune.statistics import even
 from hopper_gemm.tune.study.folder import StudyFolder
 from hopper_gemm.tune.study.pooling import pooled
@@ -103,7 +102,7 @@ class Finals:
         """Return the configs that share the first place, by case; without cases in which the best final leads by more
         than the noise."""
         shared = {}
-        for case in self._chosen if self._spec.objective == ["speedup"] else ():
+        for case in self._chosen:
             ran = self._ran(case)
             leaders = even([ratio_of(row.figures) for row in ran], self._noises().get(case, 0.0))
             if len(leaders) > 1:
@@ -115,8 +114,8 @@ class Finals:
         stay out: the table is what ``matmul`` runs, and ``matmul`` runs the product's kernel alone."""
         spec, (point, *_) = self._spec, self._chosen[case]
         ran = [row for row in self._ran(case) if type(row.point.config) is Kernel]
-        if point.data != "normal" or spec.across != "each" or "speedup" not in spec.objective or not ran:
-            return  # across: the config is a compromise over all problems, not the best of each
+        if point.data != "normal" or not ran:
+            return
         best = max(ran, key=lambda row: row.figures["speedup"])
         noise = self._noises().get(case, 0.0)
         entry = entry_of(best.point, best.figures, noise, study=spec.name, gpu=best.gpu, board=best.board)
@@ -157,28 +156,11 @@ def entry_of(point: Point, figures: Mapping[str, Any], noise: float, **origin: s
 
 
 def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
-    """Return the best points of each case without twins, or the configs that serve all problems best."""
-    objective, candidates = Objective(tuple(spec.objective)), set(legal)
-    ran = [row for row in rows if row.ok and row.point in candidates]
-    if spec.across == "each":
-        by_case: dict[str, list[Row]] = {place_of(point): [] for point in legal}
-        for row in ran:
-            if not row.reason.startswith(TWIN):
-                by_case[place_of(row.point)].append(row)
-        return [
-            group[i].point
-            for group in by_case.values()
-            for i in objective.best([row.figures for row in group], spec.final.best)
-        ]
-    problems = {point.problem for point in legal}
-    by_config: dict[tuple[str, ...], dict[Kernel, list[Row]]] = {}
-    for row in ran:
-        point = row.point
-        configs = by_config.setdefault((point.regime, point.context, point.data), {})
-        configs.setdefault(point.config, []).append(row)
-    finals = []
-    for configs in by_config.values():
-        complete = [group for group in configs.values() if len(group) == len(problems)]
-        judged = [figures for group in complete if (figures := joint(group, spec.across)) is not None]
-        finals += [row.point for i in objective.best(judged, spec.final.best) for row in complete[i]]
-    return finals
+    """Return the best points of each case, without twins."""
+    by_case: dict[str, list[Row]] = {place_of(point): [] for point in legal}
+    candidates = set(legal)
+    for row in rows:
+        if row.ok and row.point in candidates and not row.reason.startswith(TWIN):
+            by_case[place_of(row.point)].append(row)
+    ranked = [sorted(group, key=lambda row: -row.figures["speedup"]) for group in by_case.values()]
+    return [row.point for group in ranked for row in group[: spec.final.best]]

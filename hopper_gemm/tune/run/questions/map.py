@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 
 from hopper_gemm.model.legality import is_legal
@@ -74,11 +73,6 @@ def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip
     return points
 
 
-@cache
-def _menu_digest() -> str:
-    return hashlib.sha256("".join(map(repr, menu())).encode()).hexdigest()[:16]
-
-
 class Map(Recording):
     """A map in its results folder. A problem is measured on one board: first the pick's kernels, then the drawn
     kernels, which are raced.
@@ -113,7 +107,8 @@ class Map(Recording):
         self._problems = spec.multiplied
         drawn, picks, protocols = spec.menu.drawn, spec.menu.picks, [protocol_dict(each) for each in (BRIEF, PROTOCOL)]
         noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
-        settings = [spec.seed, drawn, picks, protocols, _menu_digest(), [asdict(each) for each in self._problems]]
+        kernels = hashlib.sha256("".join(map(repr, menu())).encode()).hexdigest()[:16]
+        settings = [spec.seed, drawn, picks, protocols, kernels, [asdict(each) for each in self._problems]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": digest}
         super().__init__(fresh(spec.name, spec.question, "measured", protocols=protocols, **keys), out, say)

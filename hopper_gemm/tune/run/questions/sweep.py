@@ -19,7 +19,6 @@ from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording, cublas_control
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of
-from hopper_gemm.tune.search.objective import Objective
 from hopper_gemm.tune.search.search import Search, earlier_rows
 from hopper_gemm.tune.search.trials import importances
 from hopper_gemm.tune.statistics import ALONE, Race
@@ -74,14 +73,13 @@ class SweepPlan:
 @dataclass(frozen=True)
 class Progress:
     """The state of a sweep after a row, for a watcher: ``done`` of ``total`` points have a row; ``best`` is the best
-    figure ``goal`` of the row's case."""
+    speedup of the row's case."""
 
     row: Row
     worker: str
     done: int
     total: int
     best: float | None
-    goal: str = "speedup"
 
 
 Watcher = Callable[[Progress], None]
@@ -127,7 +125,6 @@ class Sweep(Recording):
         gpu = provenance["gpu"]["name"]
         self._earlier = self._warm_rows(gpu) if gpu else None
         """Rows of a warm start; None until a worker joins if the kind of GPU is not known before."""
-        self._objective = Objective(tuple(spec.objective))
         self._lost_controls: set[tuple[Point, str]] = set()
         """Controls of cases that have rows of a board, but not its noise floor."""
         self._baselines: dict[str, str] = {}
@@ -249,9 +246,9 @@ class Sweep(Recording):
             if row.stage == "sweep":
                 self._search.tell(row)
                 self._done += 1
-            best, goal = self._leaders.get(case), self.spec.objective[0]
-            figure = None if best is None else float(best.figures[goal])
-            self.watch(Progress(row, member.name, self._done, self._total, figure, goal))
+            leader = self._leaders.get(case)
+            best = None if leader is None else float(leader.figures["speedup"])
+            self.watch(Progress(row, member.name, self._done, self._total, best))
 
     def tick(self) -> None:
         """Note the time spent on the search every :data:`NOTE_SECONDS`."""
@@ -269,7 +266,7 @@ class Sweep(Recording):
             seconds = round(self._before.get("seconds", 0.0) + time.monotonic() - self._started, 1)
             provenance: dict[str, Any] = {"spent": self._search.spent, "noise": self._noises(), "seconds": seconds}
             if self.spec.sampled:
-                provenance["importance"] = importances(self.spec, self._folder.stage("sweep"))
+                provenance["importance"] = importances(self._folder.stage("sweep"))
             if self._search.finished and not self._search.ended() and self._finals.done:
                 provenance["even"] = self._finals.even()
                 cases = Counter(place_of(row.point) for row in self._folder.stage("sweep") if row.status != "illegal")
@@ -375,12 +372,9 @@ class Sweep(Recording):
             self._baselines.setdefault(case, str(figures.get("baseline_kernel", "")))
         if row.stage != "sweep" or row.point.is_baseline:
             return
-        values = self._objective.values(figures) if row.ok else None
-        if values is not None:
-            leader = self._leaders.get(case)
-            best = None if leader is None else self._objective.values(leader.figures)
-            if best is None or self._objective.losses(values) < self._objective.losses(best):
-                self._leaders[case] = row
+        leader = self._leaders.get(case)
+        if row.ok and (leader is None or figures["speedup"] > leader.figures["speedup"]):
+            self._leaders[case] = row
         code = figures.get("code")
         if code and row.status in ("ok", "wrong_result") and not row.reason.startswith(TWIN):
             self._launches.setdefault(launch_key(row.point), {}).setdefault(str(code), row)

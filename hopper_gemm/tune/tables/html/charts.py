@@ -22,7 +22,6 @@ Spec = dict[str, Any]
 
 CHOSEN = {"filter": "datum.place === place"}
 RAN = {"filter": "isValid(datum.trial)"}
-FIGURE = ".3f"
 WIDE = 1000
 """Letters of an axis: a title with a line break is no valid expression."""
 
@@ -52,19 +51,12 @@ SCATTERS = (
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """One chart."""
 
-    Args:
-        title: above it.
-        note: a sentence below the title.
-        spec: of Vega-Lite; without data it shows the page's rows.
-        places: places with data for it; None for all.
-    """
-
-    title: str
-    note: str
-    spec: Spec
-    places: tuple[str, ...] | None = None
+    title: str  # above it
+    note: str  # a sentence below the title
+    spec: Spec  # of Vega-Lite; without data it shows the page's rows
+    places: tuple[str, ...] | None = None  # places with data for it; None for all
 
 
 def charts(study: Study, rows: Sequence[Record]) -> list[Chart]:
@@ -99,39 +91,48 @@ def _even(axis: str) -> Spec:
     return {"mark": {"type": "rule", "color": EVEN, "strokeDash": [4, 3]}, "encoding": {axis: {"datum": 1}}}
 
 
+def _of(values: Sequence[Record], **spec: Any) -> Spec:
+    """Return the specification of a chart with data of its own, of which it shows those of the chosen place."""
+    return {"data": {"values": list(values)}, "transform": [CHOSEN], **spec}
+
+
+def _points(size: int, encoding: Spec, opacity: float = 1.0) -> Spec:
+    """Return a layer of points."""
+    mark = {"type": "point", "filled": True, "size": size, "opacity": opacity}
+    return {"mark": mark, "encoding": encoding}
+
+
+def _series(field: str, values: Sequence[Record], colours: Sequence[str] = SERIES, **legend: Any) -> Spec:
+    """Return the colours of a field's words, in the order in which they come."""
+    words = list(dict.fromkeys(value[field] for value in values))
+    scale = {"domain": words, "range": list(colours)}
+    return {"field": field, "type": "nominal", "title": None, "scale": scale, "legend": {"orient": "top", **legend}}
+
+
+def _bars(category: str, category_order: Any, figure: str, title: str) -> Spec:
+    """Return a layer of horizontal bars."""
+    y = {"field": category, "type": "nominal", "sort": category_order, "title": None}
+    x = {"field": figure, "type": "quantitative", "title": title}
+    return {"mark": {"type": "bar", "color": OURS}, "encoding": {"x": x, "y": y}}
+
+
 def _forest(cells: Sequence[Record]) -> Chart | None:
     if not cells:
         return None
     names = list(dict.fromkeys(cell["over"] for cell in cells))
-    problems = len({cell["problem"] for cell in cells})
-    scale, legend = {"domain": names, "range": list(SERIES)}, {"orient": "top", "columns": 1, "labelLimit": 320}
-    colour = {"field": "over", "type": "nominal", "title": "over", "scale": scale, "legend": legend}
     x = _axis("speedup", "speedup: right of 1 we are faster", scale={"type": "log", "nice": False})
     x["axis"] = {"format": ".2f"}
-    sort = {"field": "order", "op": "min"}
     shared = {
-        "y": {"field": "problem", "type": "nominal", "sort": sort, "title": None},
+        "y": {"field": "problem", "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None},
         "yOffset": {"field": "over", "sort": names},
-        "color": colour,
+        "color": {**_series("over", cells, columns=1, labelLimit=320), "title": "over"},
+        "tooltip": _tips("problem", "over", "speedup", "speedup_low", "speedup_high", "time_us", "config"),
     }
     ends = {"x": {**x, "field": "speedup_low"}, "x2": {"field": "speedup_high"}}
-    shown = _tips("problem", "over", "speedup", "speedup_low", "speedup_high", "time_us", "config")
-    spec = {
-        "data": {"values": list(cells)},
-        "transform": [CHOSEN],
-        "height": 26 * problems + 30,
-        "layer": [
-            {"mark": {"type": "rule"}, "encoding": {**shared, **ends, "tooltip": shown}},
-            {
-                "mark": {"type": "point", "filled": True, "size": 40},
-                "encoding": {**shared, "x": x, "tooltip": shown},
-            },
-            _even("x"),
-        ],
-    }
-    return Chart(
-        "Forest plot", "Speedup over each baseline with the 95 % interval of its pairs; shortest launch on top.", spec
-    )
+    layers = [{"mark": {"type": "rule"}, "encoding": {**shared, **ends}}, _points(40, {"x": x, **shared}), _even("x")]
+    height = 26 * len({cell["problem"] for cell in cells}) + 30
+    note = "Speedup over each baseline with the 95 % interval of its pairs; shortest launch on top."
+    return Chart("Forest plot", note, _of(cells, height=height, layer=layers))
 
 
 def _rungs(study: Study) -> Chart:
@@ -152,28 +153,14 @@ def _rungs(study: Study) -> Chart:
         for i, step in enumerate(steps)
         for result in step.results
     ]
-    y = {"field": "rung", "type": "nominal", "sort": {"field": "order", "op": "min"}, "title": None}
-    spec = {
-        "data": {"values": values},
-        "transform": [CHOSEN],
-        "height": 16 * len(steps) + 20,
-        "layer": [
-            {
-                "mark": {"type": "bar", "color": OURS},
-                "encoding": {"x": {"field": "tflops", "type": "quantitative", "title": "TFLOP/s"}, "y": y},
-            },
-            {
-                "mark": {"type": "tick", "color": THEIRS, "thickness": 2},
-                "encoding": {"x": {"field": "cuBLAS", "type": "quantitative"}, "y": y},
-            },
-        ],
-        "encoding": {
-            "tooltip": [
-                *_tips("rung", "adds", "from", "tflops", "speedup", "status"),
-                {"field": "gain", "type": "quantitative", "title": "gain, %", "format": "+.2f"},
-            ]
-        },
-    }
+    bars = _bars("rung", {"field": "order", "op": "min"}, "tflops", "TFLOP/s")
+    ticks = {"x": {"field": "cuBLAS", "type": "quantitative"}, "y": bars["encoding"]["y"]}
+    tips = [
+        *_tips("rung", "adds", "from", "tflops", "speedup", "status"),
+        {"field": "gain", "type": "quantitative", "title": "gain, %", "format": "+.2f"},
+    ]
+    layers = [bars, {"mark": {"type": "tick", "color": THEIRS, "thickness": 2}, "encoding": ticks}]
+    spec = _of(values, height=16 * len(steps) + 20, layer=layers, encoding={"tooltip": tips})
     return Chart("Rungs", "TFLOP/s of each rung; the tick is cuBLAS, timed beside it.", spec)
 
 
@@ -194,13 +181,8 @@ def _map(study: Study) -> Chart | None:
         ink = {"condition": {"test": "datum.speedup < 0.62 || datum.speedup > 1.6", "value": "white"}, "value": "#222"}
         text = {"text": {"field": "speedup", "type": "quantitative", "format": ".2f"}, "color": ink, "tooltip": shown}
         layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": text})
-    spec = {
-        "data": {"values": cells},
-        "transform": [CHOSEN],
-        "height": 26 * len({cell[down] for cell in cells}) + 20,
-        "encoding": {"x": x, "y": y},
-        "layer": layers,
-    }
+    height = 26 * len({cell[down] for cell in cells}) + 20
+    spec = _of(cells, height=height, encoding={"x": x, "y": y}, layer=layers)
     return Chart("Table", f"Speedup over cuBLAS: {down} down, {across} across; the fastest config of a cell.", spec)
 
 
@@ -208,20 +190,12 @@ def _history(rows: Sequence[Record]) -> Chart | None:
     if sum("trial" in row for row in rows) < 2:
         return None
     x = {"field": "trial", "type": "quantitative", "title": "trial that ran"}
-    shown = _tips("trial", "speedup", "best", "config")
-    spec = {
-        "transform": [CHOSEN, RAN],
-        "layer": [
-            {
-                "mark": {"type": "point", "filled": True, "size": 18, "opacity": 0.5, "color": OURS},
-                "encoding": {"x": x, "y": _axis("speedup", "speedup over cuBLAS"), "tooltip": shown},
-            },
-            {
-                "mark": {"type": "line", "interpolate": "step-after", "color": THEIRS},
-                "encoding": {"x": x, "y": _axis("best", "speedup over cuBLAS")},
-            },
-        ],
-    }
+    speedups, best = (_axis(name, "speedup over cuBLAS") for name in ("speedup", "best"))
+    line = {"type": "line", "interpolate": "step-after", "color": THEIRS}
+    tips = _tips("trial", "speedup", "best", "config")
+    trials = _points(18, {"x": x, "y": speedups, "tooltip": tips}, 0.5)
+    trials["mark"]["color"] = OURS
+    spec = {"transform": [CHOSEN, RAN], "layer": [trials, {"mark": line, "encoding": {"x": x, "y": best}}]}
     note = "Each trial in the order of its measurement; the line is the best until then."
     return Chart("Best so far", note, spec, places_of([row for row in rows if "trial" in row]))
 
@@ -253,17 +227,9 @@ def _importance(study: Study) -> Chart | None:
     ]
     if not values:
         return None
-    spec = {
-        "data": {"values": values},
-        "transform": [CHOSEN],
-        "height": 16 * len({value["parameter"] for value in values}) + 20,
-        "mark": {"type": "bar", "color": OURS},
-        "encoding": {
-            "x": {"field": "share", "type": "quantitative", "title": "share of importance"},
-            "y": {"field": "parameter", "type": "nominal", "sort": "-x", "title": None},
-            "tooltip": _tips("parameter", "share", "evaluator"),
-        },
-    }
+    bars = _bars("parameter", "-x", "share", "share of importance")
+    bars["encoding"]["tooltip"] = _tips("parameter", "share", "evaluator")
+    spec = _of(values, height=16 * len({value["parameter"] for value in values}) + 20, **bars)
     names = ", ".join(dict.fromkeys(entry["evaluator"] for entry in noted.values()))
     return Chart(
         "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
@@ -275,15 +241,9 @@ def _importances(study: Study) -> Mapping[str, Any]:
     noted: Mapping[str, Any] = study.provenance.get("importance") or {}
     if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
         return noted
-    from pydantic import ValidationError
-
     from hopper_gemm.tune.search.trials import importances
-    from hopper_gemm.tune.study.spec import Spec
 
-    try:
-        return importances(Spec.model_validate(study.provenance.get("spec")), study.stage("sweep"))
-    except (ValidationError, ValueError):  # a spec of an earlier schema
-        return {}
+    return importances(study.stage("sweep"))
 
 
 def _roofline(study: Study) -> Chart | None:
@@ -293,23 +253,14 @@ def _roofline(study: Study) -> Chart | None:
     logarithmic: Spec = {"type": "log", "nice": False}
     x = _axis("intensity", "FLOP for each byte of A, B and C", scale=logarithmic, axis={"format": "~s"})
     y = _axis("tflops", "TFLOP/s", scale=logarithmic, axis={"format": "~s"})
-    who = list(dict.fromkeys(point["who"] for point in points))
-    scale = {"domain": who, "range": list(SERIES)}
-    colour = {"field": "who", "type": "nominal", "title": None, "scale": scale, "legend": {"orient": "top"}}
     named = {"orient": "top", "columns": 1, "labelLimit": 360}
     line = {"field": "ceiling", "type": "nominal", "title": None, "legend": named}
+    ends = {"x": x, "y": y, "strokeDash": line, "tooltip": _tips("ceiling")}
+    rates = {"x": x, "y": y, "color": _series("who", points), "tooltip": _tips("place", "who", "tflops", "intensity")}
     spec = {
         "layer": [
-            {
-                "data": {"values": ceilings},
-                "mark": {"type": "line", "color": EVEN},
-                "encoding": {"x": x, "y": y, "strokeDash": line, "tooltip": _tips("ceiling")},
-            },
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "filled": True, "size": 45},
-                "encoding": {"x": x, "y": y, "color": colour, "tooltip": _tips("place", "who", "tflops", "intensity")},
-            },
+            {"data": {"values": ceilings}, "mark": {"type": "line", "color": EVEN}, "encoding": ends},
+            {"data": {"values": points}, **_points(45, rates)},
         ],
     }
     note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200: a copy; and the "
@@ -324,21 +275,9 @@ def _problems(study: Study) -> Chart | None:
         return None
     x = _axis("torch_us", "time of torch.mm, us", scale={"type": "log"}, axis={"format": "~s"})
     y = _axis("speedup", "speedup over torch.mm", scale={"type": "log", "nice": False}, axis={"format": ".2f"})
-    who = list(dict.fromkeys(value["who"] for value in values))
-    scale, legend = {"domain": who, "range": [OURS, THEIRS]}, {"orient": "top"}
-    colour = {"field": "who", "type": "nominal", "title": None, "scale": scale, "legend": legend}
     tips = _tips("problem", "who", "speedup", "low", "high", "over_faster", "torch_us", "config")
-    spec = {
-        "data": {"values": values},
-        "transform": [CHOSEN],
-        "layer": [
-            {
-                "mark": {"type": "point", "filled": True, "size": 25, "opacity": 0.7},
-                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tips},
-            },
-            _even("y"),
-        ],
-    }
+    encoding = {"x": x, "y": y, "color": _series("who", values, (OURS, THEIRS)), "tooltip": tips}
+    spec = _of(values, layer=[_points(25, encoding, 0.7), _even("y")])
     note = "Of each problem the kernel that the model picks, and the best of all that were measured. Low, high: the "
     note += "95 % interval of the pick. over_faster: it over the faster of torch.mm and cuBLASLt's heuristic list."
     return Chart("Problems", note, spec, places_of(values))
@@ -355,15 +294,11 @@ def _scatter(
     speeds = sorted(float(row["speedup"]) for row in measured)
     ends = [speeds[len(speeds) // 20], speeds[-1 - len(speeds) // 20]]  # a few outliers do not set the colours
     shades = {"scheme": "viridis", "domain": ends, "clamp": True}
+    colour = {"field": "speedup", "type": "quantitative", "scale": shades}
+    encoding = {"x": _axis(*across), "y": _axis(*up), "color": colour, "tooltip": _tips(*names)}
     spec = {
         "transform": [CHOSEN, {"filter": f"isValid(datum.{across[0]}) && isValid(datum.{up[0]})"}],
-        "mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.6},
-        "encoding": {
-            "x": _axis(*across),
-            "y": _axis(*up),
-            "color": {"field": "speedup", "type": "quantitative", "scale": shades},
-            "tooltip": _tips(*names),
-        },
+        **_points(30, encoding, 0.6),
     }
     return Chart(*texts, spec, places_of(measured))
 

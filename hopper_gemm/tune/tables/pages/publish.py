@@ -72,12 +72,11 @@ def _pictures(study: Study) -> None:
         title = f"{provenance['study']}: TFLOP/s, and the gain over the rung it starts from. {source}"
         ladder_bars(ladder(rows, provenance["rungs"]), study.path / "ladder.svg", title)
     elif provenance["spec"].get("sampler", "exhaustive") != "exhaustive":
-        value = provenance["spec"].get("objective", ["speedup"])[0]
         for group, part, path in _each(study.path, "search", rows):
             title = f"{provenance['study']}, {group.title}: {provenance['spec']['sampler']}. {source}"
             names = {field for name in varied(provenance) for field in PAIRS.get(name, (name,))}
             sliced = [name for name in FIELDS if name in names and part[name].nunique() > 1]
-            search_plot(part, sliced, value, group.noted(provenance, "importance"), path, title)
+            search_plot(part, sliced, group.noted(provenance, "importance"), path, title)
     elif provenance.get("facet_rows") or provenance.get("facet_cols"):
         for group, part, path in _each(study.path, "heatmap", rows):
             title = f"{provenance['study']}, {group.title}: speedup over {group.over}. {source}"

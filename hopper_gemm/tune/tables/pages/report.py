@@ -18,9 +18,6 @@ from hopper_gemm.tune.tables.pages.winners import is_list, winners, winners_tabl
 HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
 """Parameters with another name in published tables."""
 
-SHOWN_ACROSS = 8
-"""Most configs that the table of a search over all problems shows."""
-
 CONFIGS = f"Configs: {LEGEND}."
 
 
@@ -32,8 +29,6 @@ def report(study: Study) -> str:
     lines += [provenance.get("question", "").strip(), "", *_protocol_lines(provenance), ""]
     if provenance.get("rungs"):
         lines += [pivot.markdown_table(ladder_table(ladder(rows, provenance["rungs"])), "rung"), "", LADDER_LEGEND, ""]
-    elif provenance["spec"].get("across", "each") != "each":
-        lines += _across_lines(rows, finals, provenance["spec"]["across"])
     if is_list(provenance):
         lines += [winners_table(winners(unescaped)), ""]
     for group, part in pivot.groups(rows) if not is_list(provenance) else ():
@@ -104,17 +99,6 @@ def varied(provenance: Mapping[str, Any]) -> list[str]:
     spaces = [spec.get("space", {}), *(problem.get("space", {}) for problem in spec.get("problems", ()))]
     chosen = [axis for space in spaces for axis in space.items()]
     return list(dict.fromkeys(name for name, values in chosen if isinstance(values, list) and len(values) > 1))
-
-
-def _across_lines(rows: pd.DataFrame, finals: pd.DataFrame, judged: str) -> list[str]:
-    """Return the table of the best configs for all problems: those of the finals where there are any."""
-    table, stage = pivot.serving_all(finals, judged), "finals"
-    if table.empty:
-        table, stage = pivot.serving_all(rows, judged).head(SHOWN_ACROSS), "search"
-    if table.empty:
-        return ["No config ran on all problems.", ""]
-    title = f"## One config for all problems: the best by the {pivot.JUDGED[judged]}, {stage}"
-    return [title, "", pivot.markdown_table(table.map(lambda speedup: f"{speedup:.3f}x"), "config"), ""]
 
 
 def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list[str]:

@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.tune.search.simulate import BLIND, SHARE, WITHIN
 from hopper_gemm.tune.study.files import read_json, write_json, write_whole
 from hopper_gemm.tune.tables.pivot import markdown
 from hopper_gemm.tune.tables.plots import regret_curves
 
 PAGE, PICTURE, DATA = "simulation.md", "simulation.svg", "simulation.json"
-
-WITHIN = 0.01
-"""Distance from the recorded best within which a config counts as found."""
-
-SHARE = 0.05
-"""Share of the space within which the default sampler should find such a config."""
-
-BLIND = "-blind"
-"""Suffix of a sampler's name where it runs without the model prior."""
 
 DEFAULT = "gp"
 """The sampler that a search uses where none is named."""

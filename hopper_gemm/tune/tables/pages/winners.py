@@ -18,27 +18,17 @@ HEADINGS = ("problem", "best config", "speedup over cuBLAS", "trials", "found")
 
 @dataclass(frozen=True)
 class Winner:
-    """The best config of one problem, regime and context.
+    """The best config of one problem, regime and context."""
 
-    Args:
-        key: problem, regime and context; ``place`` in the JSON.
-        trials: rows of its search.
-        config: its label; empty where nothing ran.
-        speedup, speedup_low, speedup_high: over cuBLAS.
-        final: whether the speedup is of fresh processes, not of the search alone.
-        even: finals that share the first place within the noise; 0 where the winner is unique.
-        origin: ``"search"``, or ``"known"``: the search began with it; ``found`` in the JSON.
-    """
-
-    key: str
-    trials: int
-    config: str = ""
-    speedup: float | None = None
+    key: str  # problem, regime and context; place in the JSON
+    trials: int  # rows of its search
+    config: str = ""  # its label; empty where nothing ran
+    speedup: float | None = None  # over cuBLAS, with its interval
     speedup_low: float | None = None
     speedup_high: float | None = None
-    final: bool = False
-    even: int = 0
-    origin: str = ""
+    final: bool = False  # whether the speedup is of fresh processes, not of the search alone
+    even: int = 0  # finals that share the first place within the noise; 0 where the winner is unique
+    origin: str = ""  # "search", or "known": the search began with it; found in the JSON
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name for JSON, ``key`` as ``place`` and ``origin`` as ``found``."""
@@ -57,8 +47,7 @@ class Winner:
 def is_list(provenance: Mapping[str, Any]) -> bool:
     """Return True if a study, by its provenance, searched several problems, each by itself."""
     spec = provenance["spec"]
-    searched = spec.get("sampler", "exhaustive") != "exhaustive" and spec.get("across", "each") == "each"
-    return searched and len(spec.get("problems", ())) > 1
+    return spec.get("sampler", "exhaustive") != "exhaustive" and len(spec.get("problems", ())) > 1
 
 
 def winners(study: Study) -> list[Winner]:
