@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,9 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
-from tests.verify.drawing import Pair, pairs
+from tests.verify.drawing import Pair, fp8_pairs, grouped_pairs, pairs
 
 pytestmark = pytest.mark.gpu
-
-RAGGED = GemmProblem(1234, 1000, 520)
-"""No side is a multiple of any tile; k ends within a stage."""
 
 
 def case(problem, config=None, **changes) -> Pair:
@@ -29,11 +25,14 @@ def case(problem, config=None, **changes) -> Pair:
 
 
 def test_the_published_grid_on_a_ragged_problem(wrong):
-    assert wrong([case(RAGGED, config) for config in grid()]) == []
+    """No side is a multiple of any tile; k ends within a stage."""
+    assert wrong([case(GemmProblem(1234, 1000, 520), config) for config in grid()]) == []
 
 
-def test_drawn_configs_on_drawn_problems(wrong):
-    assert wrong(list(pairs(17, 240))) == []
+@pytest.mark.parametrize("draw", [pairs, fp8_pairs, grouped_pairs])
+def test_drawn_configs_on_drawn_problems(wrong, draw):
+    """Every type, layout, technique and finish, every recipe of FP8, every grouping: more of them by `make verify`."""
+    assert wrong(list(draw(17, 240))) == []
 
 
 FOUND = [Pair.of(json.loads(line)) for line in (Path(__file__).parent / "found.jsonl").read_text().splitlines()]
@@ -45,86 +44,9 @@ def test_what_once_failed_fails_no_more(wrong, pair):
     assert wrong([pair]) == []
 
 
-WIDE_OUTPUTS = {
-    "chunks of 32 columns": {},
-    "chunks of 16 columns": {"epi_n": 32},
-    "chunks of 8 columns": {"epi_n": 16},
-    "one buffer": {"epi_buffers": 1},
-    "direct": {"stores": "direct"},
-    "direct, odd groups": {"stores": "direct", "tile_n": 72},
-    "swapped": {"swap_ab": True},
-    "swapped, 16 columns": {"swap_ab": True, "epi_n": 32},
-    "swapped, few rows": {"swap_ab": True, "tile_n": 16},
-    "split-K": {"split_k": 2},
-    "split-K, swapped": {"split_k": 4, "swap_ab": True},
-    "split-K in a workspace": {"split_k": 5, "reduction": "workspace", "cluster_m": 2},
-    "split-K in a workspace, swapped": {"split_k": 3, "reduction": "workspace", "swap_ab": True},
-    "stream-K": {"stream_k": True, "cluster_n": 2},
-    "stream-K, direct": {"stream_k": True, "stores": "direct"},
-    "stream-K, swapped": {"stream_k": True, "swap_ab": True},
-    "pingpong": {"schedule": "pingpong"},
-    "multistage": {"schedule": "multistage", "stages": 4},
-    "cp.async": {"loads": "cp_async"},
-    "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
-    "dynamic": {"scheduler": "dynamic", "cluster_n": 2},
-    "skew": {"tile_m": 256, "skew": 1},
-}
-
-
-@pytest.mark.parametrize("way", WIDE_OUTPUTS)
-def test_every_way_out_of_an_fp32_output(wrong, way):
-    """Ragged edges, more tiles than CTAs, long k: the same bits in every run."""
-    config = varied(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
-    sizes = ((1234, 1000, 520), (4000, 3000, 264), (512, 512, 16384), (1, 8, 1032))
-    cases = [case(GemmProblem(*size, "bf16_fp32"), config) for size in sizes]
-    assert all(is_legal(one.config, one.problem) for one in cases)
-    assert wrong(cases) == []
-
-
 def legal(cases):
     """Those that can run."""
     return [one for one in cases if is_legal(one.config, one.problem)]
-
-
-WALKS = {
-    "reverse_k": {"reverse_k": True},
-    "pace": {"pace": 1},
-    "pace, cluster": {"pace": 5, "cluster_n": 2},
-    "all of it": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
-    "alternating multicast": {"reverse_k": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
-    "stream-K": {"reverse_k": True, "evict_c": True, "stream_k": True},
-    "pingpong": {"reverse_k": True, "pace": 1, "schedule": "pingpong"},
-    "swapped, C first": {"evict_c": True, "swap_ab": True, "reverse_k": True},
-    "PDL": {"reverse_k": True, "pace": 1, "pdl": True},
-    "dynamic": {"scheduler": "dynamic", "reverse_k": True, "pace": 1},
-    "dynamic, cluster": {"scheduler": "dynamic", "reverse_k": True, "pace": 5, "cluster_m": 2, "pdl": True},
-    "skew": {"tile_m": 128, "consumers": 2, "skew": 3},
-    "skew, dynamic": {"tile_m": 128, "consumers": 2, "skew": 2, "scheduler": "dynamic", "pace": 2},
-    "skew, stream-K": {"tile_m": 128, "consumers": 2, "skew": 2, "stream_k": True},
-}
-
-
-@pytest.mark.parametrize("way", WALKS)
-def test_every_walk_over_many_tiles(wrong, way):
-    """Up to nineteen tiles a CTA, whole last waves and ragged ones, and one tile that meets nobody."""
-    config = varied(GemmConfig(tile_m=64, tile_n=64, consumers=1), **WALKS[way])
-    if config.schedule == "pingpong":
-        config = replace(config, consumers="auto")
-    sizes = ((3200, 3200, 200), (2816, 3072, 520), (4000, 72, 1032), (64, 64, 4096))
-    cases = [case(GemmProblem(*size), config) for size in sizes]
-    assert all(is_legal(one.config, one.problem) for one in cases)
-    assert wrong(cases, runs=4) == []
-
-
-@pytest.mark.parametrize("sizes", [(1, 8, 8), (1, 8192, 64), (8191, 8, 8), (64, 128, 8), (255, 264, 4096)], ids=str)
-def test_the_smallest_and_the_oddest_problems(wrong, sizes):
-    configs = [
-        GemmConfig(),
-        GemmConfig(cluster_n=2),
-        GemmConfig(tile_m=64, tile_n=8, cluster_n=2),
-        GemmConfig(tile_m=320, cluster_m=2),
-    ]
-    assert wrong([case(GemmProblem(*sizes), config) for config in configs]) == []
 
 
 LONG = GemmProblem(512, 512, 65536)
@@ -171,6 +93,9 @@ VARIANTS = {
     "one of a group": {"arrivals": "group", "cluster_m": 2},
     "every producer's thread": {"arrivals": "producer"},
     "every consumer's thread": {"arrivals": "consumer"},
+    "walked backwards": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
+    "pace, dynamic": {"scheduler": "dynamic", "reverse_k": True, "pace": 5, "cluster_m": 2, "pdl": True},
+    "pace, alternating": {"pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
     "relaxed": {"waits": "relaxed", "cluster_n": 2},
     "TMA and cp.async": {"loads": "mixed"},
     "four consumers": {"consumers": 4, "tile_m": 256},

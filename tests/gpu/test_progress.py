@@ -11,14 +11,12 @@ import pytest
 from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.compiler.store import KernelId
 from tests.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
-from tests.verify.kinds import KINDS, LATENESS, kind, load_jobs
+from tests.verify.kinds import LATENESS, kind, load_jobs
 from tests.verify.load import answering
 
 pytestmark = pytest.mark.gpu
 
 JOBS = {(job.circumstance, job.of): job for job in load_jobs() if job.circumstance != LATENESS}
-MEETING = [name for name in KINDS if kind(name).config.has_workspace]
-"""Kinds whose CTAs meet in a workspace."""
 
 
 def kernels() -> list[KernelId]:
@@ -48,47 +46,13 @@ def ask(kernel_store):
         child.close()
 
 
-def right(answer: str) -> None:
-    """Nothing is wrong; what this GPU or torch cannot do is skipped with the reason."""
+@pytest.mark.parametrize(("circumstance", "name"), JOBS)
+def test_a_launch_ends_and_is_right_in_every_circumstance(ask, circumstance, name):
+    """What this GPU or torch cannot do is skipped with the reason."""
+    answer = ask(circumstance, name)
     if answer.startswith("skipped"):
         pytest.skip(answer)
     assert answer == ""
-
-
-@pytest.mark.parametrize("name", MEETING)
-def test_two_graphs_of_one_problem_may_be_replayed_in_any_order_at_once_and_without_the_kernels_object(ask, name):
-    """A workspace that was made and cleared in the first graph left the second spinning."""
-    right(ask("graphs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_green_context_with_fewer_sms_than_the_device_has_is_enough(ask, name):
-    """Parts waited for parts that never got an SM."""
-    right(ask("few SMs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_streams_of_two_priorities_take_sms_from_each_other(ask, name):
-    """Two launches, each with some of its parts resident, waited for the rest for ever."""
-    right(ask("priorities", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_sms_that_another_kernel_holds_are_missed_by_nobody(ask, name):
-    right(ask("busy SMs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_chain_of_dependent_launches_gives_the_same_bits_with_pdl(ask, name):
-    if ("chain", name) not in JOBS:
-        pytest.skip("more parts than the chain's k has stages")
-    right(ask("chain", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_streams_threads_and_processes_share_a_gpu(ask, name):
-    for circumstance in ("streams", "threads", PROCESSES):
-        right(ask(circumstance, name))
 
 
 def loading_at_once(store: Path) -> Handler:
