@@ -114,34 +114,6 @@ def test_grouped_mm_is_the_product_of_each_group(routing, dtype):
     assert near(wide[:used], wanted[:used], dtype)
 
 
-def test_operands_that_tma_cannot_reach_are_copied():
-    rows = ROUTINGS["uneven"]
-    a, b = operands(sum(rows), len(rows))
-    memory_a, memory_b = a.new_zeros(a.numel() + 1), b.new_zeros(b.numel() + 1)
-    odd_a, odd_b = memory_a[1:].view(a.shape).copy_(a), memory_b[1:].view(b.shape).copy_(b)
-    ends = torch.cat((torch.zeros(1, device="cuda", dtype=torch.int32), ends_of(rows)))[1:]
-    first = hopper_gemm.grouped_mm(a, b.mT, offs=ends.clone())
-    assert near(hopper_gemm.grouped_mm(odd_a, odd_b.mT, offs=ends), first.double(), torch.bfloat16)
-    assert near(hopper_gemm.grouped_mm(a.t().contiguous().t(), b.mT, offs=ends), first.double(), torch.bfloat16)
-
-
-def test_gradients_are_those_of_each_group():
-    rows = ROUTINGS["uneven"]
-    a, b = operands(sum(rows), len(rows))
-    ends = ends_of(rows)
-    a.requires_grad_()
-    weight = b.mT.detach().requires_grad_()
-    out = hopper_gemm.grouped_mm(a, weight, offs=ends)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    start = 0
-    for group, end in enumerate(ends.tolist()):
-        slope, taken = gradient[start:end].double(), a[start:end].double()
-        assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
-        assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
-        start = end
-
-
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm")
 @pytest.mark.parametrize("scales", ["row", "blocks"])
 def test_scaled_grouped_mm_is_the_scaled_product_of_each_group(scales):

@@ -141,10 +141,6 @@ def all_arguments(given):
 
 
 TRANSFORMS = {
-    "grad": lambda f, given: torch.func.grad(loss(f), all_arguments(given))(*given),
-    "vjp": lambda f, given: torch.func.vjp(f, *given)[1](torch.ones_like(f(*given))),
-    "jvp": forward,
-    "dual": dual,
     "dual_of_one": dual_of_one,
     "jacrev": lambda f, given: torch.func.jacrev(f, all_arguments(given))(*given),
     "jacfwd": lambda f, given: torch.func.jacfwd(f, all_arguments(given))(*given),
@@ -183,28 +179,6 @@ def test_vmap_over_any_of_the_tensors_gives_each_sample_its_own_output(name, chu
         given = [one[0] if at is None else one.movedim(0, at) for one, at in zip(whole, axes, strict=True)]
         found = torch.vmap(ours, axes, chunk_size=chunk)(*given)
         assert agree(found, torch.vmap(theirs, axes)(*[one.float() for one in given])), axes
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_vmap_nests_and_takes_no_samples_element_by_element(name):
-    ours, theirs, shapes = CASES[name]
-    given = tensors(shapes, 0, (2, 3))
-    found = torch.vmap(torch.vmap(ours))(*given)
-    assert agree(found, torch.vmap(torch.vmap(theirs))(*[one.float() for one in given]))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_of_each_sample_are_those_of_torch(name):
-    ours, theirs, shapes = CASES[name]
-    samples, *weights = tensors(shapes)
-    samples = torch.stack([samples, -samples, samples * 2])
-    axes = (0, *(None for _ in weights))
-
-    def per_sample(function, given):
-        return torch.vmap(torch.func.grad(loss(function), all_arguments(given)), axes)(*given)
-
-    found = per_sample(ours, [samples, *weights])
-    assert agree(found, per_sample(theirs, [one.float() for one in (samples, *weights)]))
 
 
 @pytest.mark.parametrize("product", ["a", "b"])
