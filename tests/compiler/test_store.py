@@ -149,16 +149,6 @@ def entry(tmp_path):
     return store, kernel
 
 
-def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
-    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
-    assert store.report(kernel) is None
-    store.object_file(kernel).write_bytes(b"half a kern")
-    assert store.report(kernel) is None
-    store.put(kernel, b"a whole kernel", REPORT)
-    assert store.report(kernel) == REPORT
-    assert store.object_file(kernel).read_bytes() == b"a whole kernel"
-
-
 DAMAGE = {
     "report cut off": lambda report, object_file: report.write_text('{"registers": 1'),
     "a digit of the report changed": lambda report, object_file: report.write_text(

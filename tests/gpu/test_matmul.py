@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.tune.measure.correctness import check
-from hopper_gemm.tune.parameters import config_of
 from tests.serve.test_ops import exact_with_gradients, pair
 
 pytestmark = pytest.mark.gpu
@@ -30,36 +28,17 @@ UNALIGNED = [(13, 21, 5), (8191, 1023, 513), (300, 520, 1001), (77, 1000, 4096),
 """That TMA cannot reach in one layout or another."""
 SHIFTED = GemmProblem(257, 264, 304)
 """Of which views at odd addresses and pitches are multiplied."""
-CHAIN = GemmProblem(512, 1024, 1024)
-EARLY: list[dict[str, Any]] = [
-    {},
-    {"stream_k": True},
-    {"split_k": 2},
-    {"loads": "cp_async"},
-    {"prefetch": 16},
-    {"prefetch": 16, "ctas_per_sm": 2},
-    {"split_k": 3, "reduction": "workspace", "prefetch": 4, "cluster_m": 2},
-    {"schedule": "multistage"},
-]
-"""Ways to run a chain of dependent launches."""
-
-
-def launched(changes: dict[str, Any], early: bool) -> GemmConfig:
-    """A way to run the chain, with programmatic dependent launch or without it and what needs it."""
-    able = {name: value for name, value in changes.items() if early or name != "prefetch"}
-    return config_of({"tile_m": 64, "tile_n": 64, "pdl": early, **able})
 
 
 def kernels() -> list[KernelId]:
-    """Those of the chains, and what is picked for the problems of most calls."""
-    chains = [KernelId.of(launched(changes, early), CHAIN) for changes in EARLY for early in (False, True)]
+    """What is picked for the problems of most calls."""
     by_layout = [GemmProblem(*sizes, "bf16", layouts) for sizes in (*SHAPES, *UNALIGNED) for layouts in LAYOUTS]
     by_type = [GemmProblem(*sizes, dtype) for sizes in (*SHAPES, *UNALIGNED) for dtype in DTYPES]
     shifted = [replace(SHIFTED, layouts=layouts) for layouts in LAYOUTS]
     shifted += [replace(SHIFTED, dtype=dtype) for dtype in DTYPES]
     picked = [KernelId.of(serving.default_config(problem), problem) for problem in by_layout + by_type + shifted]
     scattered = [KernelId.of(serving.default_config(problem), problem, scattered=True) for problem in shifted]
-    return [PaddingId(), *chains, *picked, *scattered]
+    return [PaddingId(), *picked, *scattered]
 
 
 def operands(m, n, k, dtype=torch.bfloat16):
@@ -176,22 +155,6 @@ def test_an_fp32_output_is_what_was_accumulated(sizes, dtype):
 def test_a_config_of_the_callers_choice_is_used():
     a, b = operands(512, 512, 512)
     assert right(hopper_gemm.matmul(a, b, config=GemmConfig(tile_m=64, tile_n=64, cluster_m=2)), a, b)
-
-
-@pytest.mark.parametrize("changes", EARLY, ids=str)
-def test_a_launch_that_starts_early_waits_for_what_it_reads_and_overwrites(changes):
-    """Each product is the next one's operand, over two buffers in turn: a wrong bit would spread."""
-    x, w = operands(512, 1024, 1024)
-    w = w / 32
-
-    def chain(early):
-        config = launched(changes, early)
-        given, buffers = x, (torch.empty(512, 1024, device="cuda", dtype=x.dtype), torch.empty_like(x))
-        for step in range(100):
-            given = hopper_gemm.matmul(given, w, out=buffers[step % 2], config=config)
-        return given.clone()
-
-    assert torch.equal(chain(True), chain(False))
 
 
 @pytest.fixture

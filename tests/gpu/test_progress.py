@@ -4,14 +4,13 @@ costs and not the run."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.store import KernelId
 from tests.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
-from tests.verify.kinds import LATENESS, kind, load_jobs
+from tests.verify.kinds import LATENESS, load_jobs
 from tests.verify.load import answering
 
 pytestmark = pytest.mark.gpu
@@ -53,41 +52,3 @@ def test_a_launch_ends_and_is_right_in_every_circumstance(ask, circumstance, nam
     if answer.startswith("skipped"):
         pytest.skip(answer)
     assert answer == ""
-
-
-def loading_at_once(store: Path) -> Handler:
-    """Answers how many of so many threads that load and launch a kernel each, for the first time, were right."""
-    import threading
-
-    import torch
-
-    from tests.verify.load import Case
-
-    def handle(names: list[str]) -> int:
-        torch.cuda.init()
-        together = threading.Barrier(len(names))
-
-        def first(name: str) -> bool:
-            together.wait()
-            with torch.cuda.stream(torch.cuda.Stream()):
-                case = Case.of(kind(name), store)
-                outputs = case.outputs(2)
-                for out in outputs:
-                    case.launch(out)
-                return not case.wrong(outputs, name)
-
-        with ThreadPoolExecutor(len(names)) as pool:
-            return sum(pool.map(first, names))
-
-    return handle
-
-
-def test_first_calls_from_many_threads_compile_and_load_one_after_the_other(tmp_path):
-    """The compiler is not thread-safe: the process died."""
-    names = ["static", "split-K", "stream-K", "dynamic", "pingpong", "static", "split-K", "dynamic"]
-    child = Child(loading_at_once, tmp_path)
-    try:
-        reply = child.ask(names, 240.0)
-    finally:
-        child.close()
-    assert (reply.kind, reply.value) == ("answer", len(names)), reply.error

@@ -51,12 +51,6 @@ def test_calls_take_isolated_entries_and_chained_ones_where_the_caller_says_so(m
     assert default_config(PROBLEM) == isolated.config
 
 
-def test_an_entry_that_exists_only_chained_serves_others_without_pdl(monkeypatch):
-    only = entry("chained", tile_m=128, pdl=True)
-    monkeypatch.setattr(kernels, "_tables", lambda *_: [Table((only,))])
-    assert default_config(PROBLEM) == replace(only.config, pdl=False)
-
-
 def test_what_is_said_within_chained_is_of_one_thread_and_ends_with_it():
     seen = []
     with chained():
