@@ -12,6 +12,8 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
 from tests.verify.drawing import Pair, fp8_pairs, grouped_pairs, pairs
@@ -41,6 +43,15 @@ FOUND = [Pair.of(json.loads(line)) for line in (Path(__file__).parent / "found.j
 
 @pytest.mark.parametrize("pair", FOUND, ids=str)
 def test_what_once_failed_fails_no_more(wrong, pair):
+    assert wrong([pair]) == []
+
+
+BEST = list(dict.fromkeys(Pair(entry.config, filled_up(entry.problem)) for entry in recorded_entries()))
+
+
+@pytest.mark.parametrize("pair", BEST, ids=lambda pair: f"{pair.problem} {pair.problem.dtype} {pair.problem.layouts}")
+def test_every_recorded_best_config_is_right(wrong, pair):
+    """How fast it is, ``hopper-gemm check`` tells."""
     assert wrong([pair]) == []
 
 

@@ -1,4 +1,4 @@
-"""The device's own walks, run on the host: every stage of every tile once."""
+"""The device's own walks, run on the host: every stage of every tile once; and what the ring knows of its cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from cutlass import Int32, cute
 from cutlass.cute.runtime import from_dlpack
 
+from hopper_gemm.kernel.pipeline import Ring
 from hopper_gemm.kernel.work import Raster, Walk
 from hopper_gemm.model.rules.invariance import CUT, cuts
 
@@ -77,7 +78,7 @@ def walking(parts=1, by_part=False, kind: type[Raster] = Raster, walk_of=plain, 
     return run
 
 
-@pytest.mark.parametrize("parts", range(1, 65))
+@pytest.mark.parametrize("parts", (*range(1, 18), 31, 32, 33, 63, 64))
 def test_clusters_deal_out_the_parts_of_every_tile_which_are_neighbours_and_make_up_its_depth(parts):
     walk = walking(parts)
     for tiles, k_tiles in ((1, 64), (3, parts), (7, 1024), (40, 67)):
@@ -109,3 +110,12 @@ def test_by_part_all_tiles_have_their_first_part_before_any_has_its_second(parts
         for tile in range(tiles):
             ranges = [range(first, first + count) for _, _, first, count, *_ in items[tile::tiles]]
             assert [stage for one in ranges for stage in one] == list(range(k_tiles))
+
+
+@pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)])
+def test_readers_counts_every_cta_of_the_own_row_and_column_once(cluster):
+    ring = Ring(None, stages=1, load_bytes=0, loading=1, reading=8, cluster=cluster)
+    for rank_m in range(cluster[0]):
+        for rank_n in range(cluster[1]):
+            peers = {(m, rank_n) for m in range(cluster[0])} | {(rank_m, n) for n in range(cluster[1])}
+            assert ring.readers == len(peers)

@@ -55,6 +55,9 @@ def layer(activation):
 CASES |= {f"linear_{activation}": layer(activation) for activation in ACTIVATIONS}
 """Operators with the same of torch, and shapes of their tensors."""
 
+OPERATORS = ["mm", "bmm", "bmm_shared", "swiglu", "linear_silu"]
+"""A case of each operator, for rules on which an activation has no bearing."""
+
 
 def tensors(shapes, seed=0, leading=()):
     """bf16 values as fp32 has them, small enough that sums stay near one."""
@@ -171,7 +174,7 @@ def places(shapes):
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_vmap_over_any_of_the_tensors_gives_each_sample_its_own_output(name, chunk):
     ours, theirs, shapes = CASES[name]
     for axes in places(shapes):
@@ -253,15 +256,13 @@ def test_flops_of_a_product_into_an_output_are_counted():
     assert counter.get_total_flops() == 2 * (2 * 6 * 16 * 24)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("recorded", [False, True])
-def test_an_operator_passes_the_checks_of_torch(name, recorded):
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_passes_the_checks_of_torch(name):
     function, _, shapes = CASES[name]
-    given = [one.requires_grad_(recorded) for one in tensors(shapes)]
+    given = [one.requires_grad_() for one in tensors(shapes)]
     if name.startswith("linear"):
         x, w, bias, residual = given
-        activation = name.removeprefix("linear_").replace("None", "") or None
-        torch.library.opcheck(linear_op, (x, w, bias, activation, residual, 0.5))
+        torch.library.opcheck(linear_op, (x, w, bias, "silu", residual, 0.5))
     else:
         torch.library.opcheck(function, tuple(given))
 
