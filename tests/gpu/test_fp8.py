@@ -16,6 +16,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.checks import UnsupportedError
 from hopper_gemm.tune.measure.correctness import rel_err_max
 from tests.each import each
+from tests.serve.test_scaled import exact, exact_blocks
 
 functional = torch.nn.functional
 pytestmark = [
@@ -65,18 +66,6 @@ def of_blocks(m, n, k, seed=0, dtype=torch.float8_e4m3fn):
     given = scales(deep, m), kinds.BlockWise1x128, scales(wide, -(-deep // 4) * 4), kinds.BlockWise128x128
     given[2][deep:] = float("nan")  # these fill up, and belong to no element
     return a, b, *given
-
-
-def exact_blocks(a, b, scale_a, recipe_a, scale_b, recipe_b):
-    """Their product, of operands that are dequantised element by element."""
-    (m, k), n = a.shape, b.shape[1]
-    rows, columns, depth = (torch.arange(size, device="cuda") for size in (m, n, k))
-    left = a.double() * scale_a.double()[rows[:, None], depth[None] // 128]
-    return left @ (b.double() * scale_b.double()[depth[:, None] // 128, columns[None] // 128])
-
-
-def exact(a, b, scale_a, scale_b):
-    return (a.double() @ b.double()) * scale_a.double() * scale_b.double()
 
 
 def error(result, right):

@@ -14,6 +14,7 @@ from hopper_gemm.model.finish import ACTIVATIONS
 from hopper_gemm.serve.reference import activated
 from tests.each import each
 from tests.serve.layers import Case, cases, excess, layer_of
+from tests.serve.test_linear import near
 
 pytestmark = pytest.mark.gpu
 
@@ -42,12 +43,6 @@ def tensors(*shapes, dtype=torch.bfloat16):
     return [
         torch.randn(*one, device="cuda", dtype=dtype) / (one[-1] ** 0.5 if i else 1) for i, one in enumerate(shapes)
     ]
-
-
-def near(found, exact, dtype):
-    """Return True if the relative Frobenius error is that of a rounding or two."""
-    exact = exact.double()
-    return float((found.double() - exact).norm() / exact.norm()) < {torch.bfloat16: 6e-3, torch.float16: 8e-4}[dtype]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

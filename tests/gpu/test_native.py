@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
@@ -13,16 +12,16 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import kernels as serving
-from hopper_gemm.serve import launches, patch
+from hopper_gemm.serve import patch
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, mm, mm_out, swiglu_op
 from tests.serve.layers import excess
+from tests.serve.test_native import OPERATORS, patched
 
 pytestmark = pytest.mark.gpu
 
 M, N, K = 264, 520, 1032
 FINISHES = [None, Epilogue(bias=True), Epilogue(scale=True, bias=True, activation="gelu", residual=True)]
-OPERATORS = {name: partial(launches.on_gpu, name) for name in ("mm", "mm_out", "linear", "swiglu")}
 
 
 def kernels() -> list[KernelId]:
@@ -69,18 +68,6 @@ def tensors(dtype=torch.bfloat16, seed=0, leading=(2, M // 2)):
     made = [torch.randn(shape, device="cuda", generator=generator).to(dtype) for shape in shapes]
     made[1] /= K**0.5
     return [one.requires_grad_() for one in made]
-
-
-class Parameters:
-    batch_invariant = None
-
-    def __init__(self, weight, bias):
-        self.weight, self.bias = weight, bias
-
-
-def patched(x, w, bias=None):
-    """A patched layer of these parameters."""
-    return patch.HopperLinear.forward(Parameters(w, bias), x)
 
 
 RECORDED = {

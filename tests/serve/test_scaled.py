@@ -39,9 +39,9 @@ def of_blocks(m, n, k, **named):
 
 def exact_blocks(a, b, scale_a, recipe_a, scale_b, recipe_b):
     """Their product, of operands that are dequantised element by element."""
-    (m, k), n = a.shape, b.shape[1]
-    left = a.double() * scale_a.double()[torch.arange(m)[:, None], torch.arange(k)[None] // 128]
-    return left @ (b.double() * scale_b.double()[torch.arange(k)[:, None] // 128, torch.arange(n)[None] // 128])
+    rows, depth, columns = (torch.arange(size, device=a.device) for size in (*a.shape, b.shape[1]))
+    left = a.double() * scale_a.double()[rows[:, None], depth[None] // 128]
+    return left @ (b.double() * scale_b.double()[depth[:, None] // 128, columns[None] // 128])
 
 
 def operands(scales="row", m=M, n=N, k=K, dtype=torch.float8_e4m3fn):
