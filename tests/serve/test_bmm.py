@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
 from hopper_gemm.model.finish import Epilogue
@@ -13,7 +12,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import bmm as room
 from hopper_gemm.serve.ops import bmm_op
 from tests.serve.refusal import refused_in_one_line
-from tests.serve.test_ops import Asked, near, recorded
+from tests.serve.test_ops import near, recorded
 
 TYPES = [torch.bfloat16, torch.float16]
 
@@ -92,21 +91,6 @@ def test_what_the_kernel_cannot_run_torch_runs_unless_nothing_may(dtype):
             hopper_gemm.bmm(a, b)
     wide = hopper_gemm.bmm(*batches()["rows"], out_dtype=torch.float32)
     assert wide.dtype == torch.float32
-
-
-def test_batch_invariance_reaches_the_product_and_its_gradients():
-    def asked(call):
-        with FakeTensorMode(), Asked(bmm_op) as seen:
-            out = call(*recorded(*batches()["rows"]))
-        with seen:
-            out.sum().backward()
-        return seen.conditions
-
-    assert asked(hopper_gemm.bmm) == [False] * 3
-    assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=True)) == [True] * 3
-    with hopper_gemm.batch_invariant():
-        assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=False)) == [False] * 3
-        assert asked(hopper_gemm.bmm) == [True] * 3
 
 
 def wrong_calls():

@@ -310,6 +310,6 @@ def test_the_command_needs_a_gpu():
     done = run("warmup", "264", "1048", "4096")
     assert done.returncode == NO_GPU
     assert done.stderr.startswith("hopper-gemm: ")
-    options = set(re.findall(r"--[a-z-]+", run("warmup", "--help").stdout))
+    options = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, ["warmup", "--help"]).stdout))
     assert set(re.findall(r"--[a-z-]+", done.stderr)) <= options, "no option that the command lacks"
     assert "hopper-gemm prebuild needs no GPU" in done.stderr
