@@ -144,6 +144,7 @@ def all_arguments(given):
 
 
 TRANSFORMS = {
+    "grad": lambda f, given: torch.func.grad(loss(f), all_arguments(given))(*given),
     "dual_of_one": dual_of_one,
     "jacrev": lambda f, given: torch.func.jacrev(f, all_arguments(given))(*given),
     "jacfwd": lambda f, given: torch.func.jacfwd(f, all_arguments(given))(*given),
