@@ -105,11 +105,10 @@ def test_what_is_tuned_is_counted_and_left_aside_where_that_is_asked(llama, exam
     with torch.device("meta"):
         layer = example("decoder").Layer(example("decoder").LLAMA_3_8B).to(torch.bfloat16)
     assert llama.picked(layer, 1) == "3 of 4"  # 1x4096x4096 is tuned
+    monkeypatch.setattr(llama, "hopper", lambda: True)
     rows = llama.main(["--tiny", "--picked"])
     assert llama.picked(layer, 1) == "4 of 4"
     assert {row["picked"] for row in rows} == {"4 of 4"}
-    monkeypatch.setattr(llama, "hopper", lambda: True)
-    llama.main(["--tiny", "--picked"])
     assert "over torch, all picked" in capsys.readouterr().out
 
 

@@ -269,11 +269,11 @@ def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
 
 
 @pytest.mark.compile
-def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
+def test_threads_cross_compile_at_once(tmp_path, monkeypatch):
     """Without the lock the compiler aborts the process: an MLIR function requires a location."""
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
     monkeypatch.setattr(kernels, "load", lambda config, problem, **how: loader.load(config, problem, tmp_path))
-    configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72, 80, 88)]
+    configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72)]
     found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
-    assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]
+    assert [kernel.config.tile_n for kernel in found] == [64, 72]
     assert all(callable(kernel.launcher) for kernel in found)

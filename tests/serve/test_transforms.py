@@ -95,13 +95,6 @@ def forward(function, given):
     return torch.func.jvp(function, tuple(given), tangents)
 
 
-def dual(function, given):
-    with forward_ad.dual_level():
-        tangents = like(given, *tensors([one.shape for one in given], 1))
-        primal, tangent = forward_ad.unpack_dual(function(*map(forward_ad.make_dual, given, tangents)))
-        return primal, tangent
-
-
 def dual_of_one(function, given):
     """Only the second tensor has a tangent."""
     with forward_ad.dual_level():
