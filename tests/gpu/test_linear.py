@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.finish import ACTIVATIONS
 from hopper_gemm.serve.reference import activated
 from tests.each import each
-from tests.serve.layers import Case, cases, excess, layer_of
-from tests.serve.test_linear import near
+from tests.serve.layers import Case, cases, excess, layer_of, with_gradients
+from tests.serve.test_linear import finished_layer, gated_layer, near
 
 pytestmark = pytest.mark.gpu
 
@@ -48,30 +49,17 @@ def tensors(*shapes, dtype=torch.bfloat16):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_linear_has_the_gradients_of_float64(activation, dtype):
-    x, w, bias, residual = tensors((3, 100, 256), (520, 256), (520,), (3, 100, 520), dtype=dtype)
-    given = [one.requires_grad_() for one in (x, w, bias, residual)]
-    wide = [one.detach().double().requires_grad_() for one in given]
-    out = hopper_gemm.linear(*given[:3], activation, residual, 0.5)
-    x, w, bias, residual = wide
-    exact = activated(0.5 * (x @ w.t()) + bias, activation) + residual
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    exact.backward(incoming.double())
-    assert near(out, exact, dtype)
-    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, wide, strict=True))
+    def ours(x, w, bias, residual):
+        return hopper_gemm.linear(x, w, bias, activation, residual, 0.5)
+
+    given = tensors((3, 100, 256), (520, 256), (520,), (3, 100, 520), dtype=dtype)
+    pairs = with_gradients(ours, partial(finished_layer, activation=activation), given)
+    assert all(near(found, exact, dtype) for found, exact in pairs)
 
 
 def test_swiglu_has_the_gradients_of_float64():
-    x, w = (one.requires_grad_() for one in tensors((2, 77, 256), (528, 256)))
-    wide = [one.detach().double().requires_grad_() for one in (x, w)]
-    out = hopper_gemm.swiglu(x, w)
-    gate, up = (wide[0] @ wide[1].t()).chunk(2, -1)
-    exact = activated(gate, "silu") * up
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    exact.backward(incoming.double())
-    assert near(out, exact, torch.bfloat16)
-    assert all(near(one.grad, other.grad, torch.bfloat16) for one, other in zip((x, w), wide, strict=True))
+    pairs = with_gradients(hopper_gemm.swiglu, gated_layer, tensors((2, 77, 256), (528, 256)))
+    assert all(near(found, exact, torch.bfloat16) for found, exact in pairs)
 
 
 @pytest.mark.parametrize("sizes", [(13, 21, 5), (64, 24, 100), (40, 20, 64), (0, 8, 8), (8, 8, 0)])

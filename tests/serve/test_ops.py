@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hopper_gemm
 from hopper_gemm.serve.ops import bmm_op, mm, mm_out
+from tests.serve.layers import with_gradients
 
 TYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -36,12 +37,7 @@ def near(found, exact, dtype):
 
 def exact_with_gradients(multiply, a, b):
     """Return True if the product and both gradients are those of float64, in the operands' type."""
-    a, b = recorded(a, b)
-    out = multiply(a, b)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    exact_a, exact_b, exact = (one.detach().double() for one in (a, b, gradient))
-    pairs = ((out, exact_a @ exact_b), (a.grad, exact @ exact_b.t()), (b.grad, exact_a.t() @ exact))
+    pairs = with_gradients(multiply, torch.matmul, (a, b))
     return all(near(found, right, a.dtype) and found.dtype == a.dtype for found, right in pairs)
 
 
