@@ -302,12 +302,12 @@ def test_several_processes_write_one_table_and_lose_no_entry_while_readers_see_i
     )
     path = tmp_path / FILE
     command = [sys.executable, "-c", program, str(path)]
-    writers = [subprocess.Popen([*command, str(1 + number)], cwd=ROOT) for number in range(2)]
+    writers = [subprocess.Popen([*command, str(1 + number)], cwd=ROOT) for number in range(4)]
     while any(writer.poll() is None for writer in writers):
         if path.is_file():
             json.loads(path.read_text())
-    assert [writer.returncode for writer in writers] == [0] * 2
-    assert len(read_tuned(path)) == 2 * 8
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert len(read_tuned(path)) == 4 * 8
     assert not list(tmp_path.glob("*.part"))
 
 
