@@ -1,11 +1,15 @@
-"""Processes that are started do not run again what started them."""
+"""Processes that are started do not run again what started them, and may fail. This module imports little: each of
+them imports it."""
 
 from __future__ import annotations
 
 import multiprocessing
 import operator
+import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,3 +69,66 @@ def test_what_the_caller_has_set_reaches_the_process(tmp_path, monkeypatch):
         assert child.ask(None, 60).value == str(tmp_path)
     finally:
         child.close()
+
+
+def misbehaving():
+    """A handler that does what it is told, however bad."""
+    served = []
+
+    def handle(request):
+        served.append(request)
+        if request == "die":
+            os._exit(7)
+        if request == "abort":
+            os.abort()
+        if request == "hang":
+            time.sleep(600)
+        if request == "raise":
+            raise RuntimeError("first line\nsecond line")
+        return len(served)
+
+    return handle
+
+
+@pytest.fixture
+def child():
+    child = Child(misbehaving)
+    yield child
+    child.close()
+
+
+def test_a_child_keeps_its_state_from_request_to_request(child):
+    assert [child.ask("work", 30).value for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("request_", "seconds", "kind", "error"),
+    [
+        ("die", 30, "died", "the process died with exit code 7"),
+        ("abort", 30, "died", "the process died with signal SIGABRT"),
+        ("raise", 30, "raised", "RuntimeError: first line"),
+        ("hang", 0.5, "timeout", "no answer within 0 s; killed"),
+    ],
+)
+def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child, request_, seconds, kind, error):
+    assert child.ask("work", 30).value == 1
+    reply = child.ask(request_, seconds)
+    assert (reply.kind, reply.error) == (kind, error)
+    assert child.ask("work", 30).value == 1
+
+
+def test_a_child_is_closed_while_another_thread_waits_for_it(child):
+    """As Ctrl-C does while the processes of the finals get ready."""
+    assert child.ask("work", 30).value == 1
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(child.ask, "hang", 60)
+        time.sleep(0.3)
+        child.close()
+        assert waiting.result(timeout=20).kind == "died"
+
+
+def test_a_line_that_somebody_has_closed_is_closed_without_a_word(child):
+    assert child.ask("work", 30).value == 1
+    os.close(child._connection.fileno())
+    child.close()
+    assert child.ask("work", 30).value == 1

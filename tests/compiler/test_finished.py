@@ -45,9 +45,9 @@ def pool(kernel_store):
 
 
 def chosen() -> list[Case]:
-    """Every kind with an activation, with all steps, and gated, each in one of its types in turn; the first kind with
-    every finish and type. On a GPU all of them run."""
-    kept, (first, *others) = (FINISHES[0], FINISHES[-1], GATED), KINDS
+    """Every kind with all steps, and gated, each in one of its types in turn; the first kind with every finish and
+    type. On a GPU all of them run."""
+    kept, (first, *others) = (FINISHES[-1], GATED), KINDS
     drawn = [case for case in cases() if case.kind == first]
     for turn, (kind, finish) in enumerate(product(others, kept)):
         able = [case for case in cases() if (case.kind, case.finish) == (kind, finish)]

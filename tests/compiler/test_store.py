@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import re
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -20,7 +19,6 @@ from hopper_gemm.compiler import compile as compile_module
 from hopper_gemm.compiler import loader, trust
 from hopper_gemm.compiler import store as store_module
 from hopper_gemm.compiler.abi import ARGUMENTS
-from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.compile import Compiled
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
@@ -168,16 +166,6 @@ def test_a_loaded_kernel_has_as_many_clusters_as_are_resident_on_all_ctas_of_an_
     for ctas in (1, 2):
         config = resolve(GemmConfig(tile_m=64, tile_n=64, cluster_n=2, ctas_per_sm=ctas))
         assert LoadedKernel.of(config, REPORT, None).clusters == 66 * ctas
-
-
-def test_an_entry_is_found_only_once_it_is_whole(tmp_path):
-    store, kernel = KernelStore(tmp_path), KernelId.of(GemmConfig(), PROBLEM)
-    assert store.report(kernel) is None
-    store.object_file(kernel).write_bytes(b"half a kern")
-    assert store.report(kernel) is None
-    store.put(kernel, b"a whole kernel", REPORT)
-    assert store.report(kernel) == REPORT
-    assert store.object_file(kernel).read_bytes() == b"a whole kernel"
 
 
 DAMAGE = {
@@ -489,69 +477,6 @@ def test_a_kernel_that_no_store_can_keep_runs_all_the_same_with_one_warning(monk
         KernelStore(root).put(KernelId.of(configs[0], PROBLEM), b"o", REPORT)
     assert KernelStore(root).report(KernelId.of(configs[0], PROBLEM)) is None
     loader._stand_in.cache_clear()
-
-
-def misbehaving():
-    """A handler that does what it is told, however bad."""
-    served = []
-
-    def handle(request):
-        served.append(request)
-        if request == "die":
-            os._exit(7)
-        if request == "abort":
-            os.abort()
-        if request == "hang":
-            time.sleep(600)
-        if request == "raise":
-            raise RuntimeError("first line\nsecond line")
-        return len(served)
-
-    return handle
-
-
-@pytest.fixture
-def child():
-    child = Child(misbehaving)
-    yield child
-    child.close()
-
-
-def test_a_child_keeps_its_state_from_request_to_request(child):
-    assert [child.ask("work", 30).value for _ in range(3)] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("request_", "seconds", "kind", "error"),
-    [
-        ("die", 30, "died", "the process died with exit code 7"),
-        ("abort", 30, "died", "the process died with signal SIGABRT"),
-        ("raise", 30, "raised", "RuntimeError: first line"),
-        ("hang", 0.5, "timeout", "no answer within 0 s; killed"),
-    ],
-)
-def test_a_child_that_fails_says_why_and_the_next_request_meets_a_new_one(child, request_, seconds, kind, error):
-    assert child.ask("work", 30).value == 1
-    reply = child.ask(request_, seconds)
-    assert (reply.kind, reply.error) == (kind, error)
-    assert child.ask("work", 30).value == 1
-
-
-def test_a_child_is_closed_while_another_thread_waits_for_it(child):
-    """As Ctrl-C does while the processes of the finals get ready."""
-    assert child.ask("work", 30).value == 1
-    with ThreadPoolExecutor(1) as beside:
-        waiting = beside.submit(child.ask, "hang", 60)
-        time.sleep(0.3)
-        child.close()
-        assert waiting.result(timeout=20).kind == "died"
-
-
-def test_a_line_that_somebody_has_closed_is_closed_without_a_word(child):
-    assert child.ask("work", 30).value == 1
-    os.close(child._connection.fileno())
-    child.close()
-    assert child.ask("work", 30).value == 1
 
 
 @pytest.mark.compile

@@ -51,6 +51,13 @@ def llama(example):
     hopper_gemm.use_table(None)
 
 
+def claims_no_speed(rows, text):
+    """Return True if no time is compared: without a Hopper GPU torch multiplies on both sides."""
+    columns = {column for row in rows for column in row} | set(re.findall(r"[a-z]+", text))
+    told = "no Hopper GPU here: torch multiplies on both sides, and no times are compared" in text
+    return told and not columns & {"speedup", "ms", "patched eager", "fused eager"}
+
+
 def test_a_llama_layer_gives_the_same_patched_and_fused(llama, capsys):
     rows = llama.main(["--tiny"])
     assert [(row["phase"], row["tokens"]) for row in rows] == [
@@ -60,7 +67,9 @@ def test_a_llama_layer_gives_the_same_patched_and_fused(llama, capsys):
         ("decode", 3),
     ]
     assert all(row["relative difference"] < 0.02 for row in rows)
-    assert "4 of 4 linear layers are replaced; torch multiplies on cpu" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "4 of 4 linear layers are replaced; torch multiplies on cpu" in text
+    assert claims_no_speed(rows, text)
 
 
 def test_a_fused_layer_is_one_launch_for_each_product_and_what_follows_it(llama, example):
@@ -96,11 +105,10 @@ def test_what_is_tuned_is_counted_and_left_aside_where_that_is_asked(llama, exam
     with torch.device("meta"):
         layer = example("decoder").Layer(example("decoder").LLAMA_3_8B).to(torch.bfloat16)
     assert llama.picked(layer, 1) == "3 of 4"  # 1x4096x4096 is tuned
+    monkeypatch.setattr(llama, "hopper", lambda: True)
     rows = llama.main(["--tiny", "--picked"])
     assert llama.picked(layer, 1) == "4 of 4"
     assert {row["picked"] for row in rows} == {"4 of 4"}
-    monkeypatch.setattr(llama, "hopper", lambda: True)
-    llama.main(["--tiny", "--picked"])
     assert "over torch, all picked" in capsys.readouterr().out
 
 
@@ -117,8 +125,9 @@ def test_a_run_that_was_ended_goes_on_where_its_file_stops(llama, tmp_path, monk
     assert capsys.readouterr().err.count("prefill") == 2
 
 
-def test_a_transformer_trains_alike_patched(example):
+def test_a_transformer_trains_alike_patched(example, capsys):
     rows = example("train").main(["--tiny", "--steps", "12"])
+    assert claims_no_speed(rows, capsys.readouterr().out)
     assert rows[-1]["step"] == 11
     assert rows[-1]["ours"] < rows[0]["ours"], "the loss falls"
     assert all(abs(row["difference"]) < 0.02 for row in rows)
@@ -127,6 +136,7 @@ def test_a_transformer_trains_alike_patched(example):
 def test_a_model_of_a_public_config_gives_the_same_logits_patched(example, capsys, tmp_path):
     module = example("patched_model")
     rows = module.main(["--tiny"])
+    assert claims_no_speed(rows, capsys.readouterr().out)
     assert [row["phase"] for row in rows] == ["prefill 12", "decode 3"]
     assert all(row["ours from fp32"] < min(0.05, 1.5 * row["torch from fp32"]) for row in rows)
     values = {"model_type": "mistral", **vars(example("decoder").TINY), "vocab_size": 96, "sliding_window": None}
@@ -135,17 +145,6 @@ def test_a_model_of_a_public_config_gives_the_same_logits_patched(example, capsy
     assert "Linear (96, 64) torch.bfloat16: replaced" in capsys.readouterr().out
     with pytest.raises(ValueError, match="model_type must be one of llama, mistral, qwen2 but got 'gemma'"):
         example("decoder").DecoderConfig.of({"model_type": "gemma"})
-
-
-@pytest.mark.parametrize("name", ["llama_layer", "patched_model", "train"])
-def test_without_a_hopper_gpu_no_time_is_compared(example, name, capsys):
-    """Torch multiplies on both sides there."""
-    rows = example(name).main(["--tiny", *(["--steps", "2"] if name == "train" else [])])
-    hopper_gemm.use_table(None)
-    text = capsys.readouterr().out
-    assert "no Hopper GPU here: torch multiplies on both sides, and no times are compared" in text
-    columns = {column for row in rows for column in row} | set(re.findall(r"[a-z]+", text))
-    assert not columns & {"speedup", "ms", "patched eager", "fused eager"}
 
 
 def test_the_public_sizes_are_those_of_their_models(example):

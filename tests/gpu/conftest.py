@@ -12,11 +12,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopper_gemm import use_table
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import KernelId, default_store, source_digest
@@ -32,6 +34,7 @@ CACHE = "XDG_CACHE_HOME"
 """Variable that names the folder of caches; :func:`default_store` lies below it."""
 
 
+@cache
 def pairs_of(item: pytest.Item) -> list[Pair]:
     """The pairs that a test gives to ``wrong``: the test is run with one that notes them and finds nothing wrong."""
     if "wrong" not in item.fixturenames:
@@ -153,3 +156,14 @@ def wrong(kernel_store: Path) -> Iterator[Callable[..., list[str]]]:
     yield ask
     child.close()
     pool.close()
+
+
+@pytest.fixture
+def own_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder of the user's own tables that is empty."""
+    for name in ("hopper_gemm.model.lookup.local_root", "hopper_gemm.tune.run.source.local_root"):
+        monkeypatch.setattr(name, lambda: tmp_path)
+    use_table(None)
+    yield tmp_path
+    monkeypatch.undo()
+    use_table(None)

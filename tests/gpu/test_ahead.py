@@ -18,9 +18,9 @@ class Ahead:
         from tests.gpu.conftest import kernels_of, pairs_of
         pairs = [pair for item in session.items for pair in pairs_of(item)]
         refused = [str(pair) for pair in pairs if reasons(pair.config, pair.problem)]
-        built = [kernel for kernel in kernels_of(session.items) if isinstance(kernel, KernelId)]
-        refused += [str(kernel.config) for kernel in built if reasons(kernel.config)]
-        print(f"{len(pairs)} pairs, {len(kernels_of(session.items))} kernels, refused: {refused}")
+        kernels = kernels_of(session.items)
+        refused += [str(one.config) for one in kernels if isinstance(one, KernelId) and reasons(one.config)]
+        print(f"{len(pairs)} pairs, {len(kernels)} kernels, refused: {refused}")
 
 sys.exit(pytest.main(["-q", "--collect-only", "-m", "gpu", "tests/gpu"], plugins=[Ahead()]))
 """

@@ -38,17 +38,6 @@ print(len(tuning.measured), len(tuning.failed))
 
 
 @pytest.fixture
-def own_table(monkeypatch, tmp_path):
-    """A folder of the user's own tables that is empty."""
-    for where in ("hopper_gemm.model.lookup.local_root", "hopper_gemm.tune.run.source.local_root"):
-        monkeypatch.setattr(where, lambda: tmp_path)
-    hopper_gemm.use_table(None)
-    yield tmp_path
-    monkeypatch.undo()
-    hopper_gemm.use_table(None)
-
-
-@pytest.fixture
 def model():
     layers = torch.nn.Linear(1096, 1032), torch.nn.SiLU(), torch.nn.Linear(1032, 264)
     made = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)

@@ -8,7 +8,7 @@ import torch
 import hopper_gemm
 from hopper_gemm.tune.measure.correctness import same_bits
 from tests.serve.test_bmm import batches
-from tests.serve.test_ops import near, recorded
+from tests.serve.test_ops import exact_with_gradients, near
 
 pytestmark = pytest.mark.gpu
 
@@ -16,16 +16,8 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", batches())
 def test_the_product_and_its_gradients_are_those_of_float64(case, dtype):
-    a, b = recorded(*(one.cuda() for one in batches(dtype)[case]))
     with hopper_gemm.fallback("never"):
-        out = hopper_gemm.bmm(a, b)
-        gradient = torch.randn_like(out)
-        out.backward(gradient)
-    wide = [one.detach().double().requires_grad_() for one in (a, b)]
-    right = torch.matmul(*wide)
-    right.backward(gradient.double())
-    pairs = ((out, right.detach()), *zip((a.grad, b.grad), (one.grad for one in wide), strict=True))
-    assert all(near(found, exact, dtype) for found, exact in pairs)
+        assert exact_with_gradients(hopper_gemm.bmm, *(one.cuda() for one in batches(dtype)[case]))
 
 
 def test_a_batch_whose_matrices_start_anywhere_is_multiplied():

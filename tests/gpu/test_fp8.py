@@ -1,4 +1,5 @@
-"""Products of FP8 on a GPU: every kind of scales and of sums, against fp64 of the dequantised operands."""
+"""Products of FP8 on a GPU by the public call, against fp64 of the dequantised operands; the kernels are in
+tests/gpu/test_kernel.py."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.checks import UnsupportedError
-from hopper_gemm.tune.measure.correctness import ROUNDED, rel_err_max
+from hopper_gemm.tune.measure.correctness import rel_err_max
 from tests.each import each
+from tests.serve.test_scaled import exact, exact_blocks
 
 functional = torch.nn.functional
 pytestmark = [
@@ -28,43 +30,14 @@ BLOCK_ERROR = 1.75e-3
 SIZES = [(1, 16, 16), (1, 7168, 2048), (17, 272, 1040), (64, 2112, 7168), (129, 4096, 512), (300, 528, 992)]
 SIZES += [(1000, 1024, 4096), (4096, 2112, 1536), (513, 7168, 16384)]
 
-KERNELS = {
-    "cooperative": GemmConfig(256, 128),
-    "pingpong": GemmConfig(64, 128, schedule="pingpong"),
-    "swapped": GemmConfig(128, 128, swap_ab=True),
-    "cluster": GemmConfig(128, 128, cluster_m=2),
-    "along n": GemmConfig(64, 256, consumers=2, split="n"),
-    "split in a cluster": GemmConfig(128, 128, split_k=4, stagger=0),
-    "split by a workspace": GemmConfig(128, 128, split_k=3, reduction="workspace", stagger=0),
-    "dynamic": GemmConfig(128, 128, scheduler="dynamic"),
-    "shallow": GemmConfig(128, 128, k_depth=2),
-}
 BLOCKS = Epilogue(scales="blocks")
-PROBLEM = GemmProblem(129, 528, 4000, "e4m3_bf16")
+PROBLEM = GemmProblem(129, 528, 4000, "e4m3_bf16", promote=128)
 """Odd along m, ragged along n and k."""
 
 
-def problem_of(promote):
-    return GemmProblem(PROBLEM.m, PROBLEM.n, PROBLEM.k, PROBLEM.dtype, promote=promote)
-
-
-CASES = [
-    (name, promote, scales)
-    for name, config in KERNELS.items()
-    for promote in (0, 128, 256, 512)
-    for scales in ("tensor", "row", "blocks")
-    if is_legal(config, problem_of(promote), Epilogue(scales=scales))
-]
-"""All but those of two blocks of rows that would hold five stages, and scales of blocks with another interval or stage
-than 128."""
-
-
 def kernels() -> list[KernelId]:
-    """Those of the cases."""
-    return [
-        KernelId.of(KERNELS[name], problem_of(promote), finish=Epilogue(scales=scales))
-        for name, promote, scales in CASES
-    ] + [KernelId.of(config, problem_of(128), finish=BLOCKS) for config in block_kernels()]
+    """Those with scales of blocks."""
+    return [KernelId.of(config, PROBLEM, finish=BLOCKS) for config in block_kernels()]
 
 
 def operands(m, n, k, scales="row", dtype=torch.float8_e4m3fn, seed=0):
@@ -95,43 +68,8 @@ def of_blocks(m, n, k, seed=0, dtype=torch.float8_e4m3fn):
     return a, b, *given
 
 
-def exact_blocks(a, b, scale_a, recipe_a, scale_b, recipe_b):
-    """Their product, of operands that are dequantised element by element."""
-    (m, k), n = a.shape, b.shape[1]
-    rows, columns, depth = (torch.arange(size, device="cuda") for size in (m, n, k))
-    left = a.double() * scale_a.double()[rows[:, None], depth[None] // 128]
-    return left @ (b.double() * scale_b.double()[depth[:, None] // 128, columns[None] // 128])
-
-
-def launched(config, problem, given):
-    """The output of a kernel for the arguments of a call with scales of blocks."""
-    a, b, scale_a, _, scale_b, _ = given
-    kernel = load(config, problem, finish=BLOCKS)
-    out = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.bfloat16)
-    kernel(a, b.t(), out, None, None, None, scales=(scale_a.t(), scale_b.t()))
-    return out
-
-
-def exact(a, b, scale_a, scale_b):
-    return (a.double() @ b.double()) * scale_a.double() * scale_b.double()
-
-
 def error(result, right):
     return float((result.double() - right).norm() / right.norm())
-
-
-@each("name, promote, scales", CASES)
-def test_every_kind_of_kernel_is_right_with_every_kind_of_scales_and_sums(name, promote, scales):
-    problem = problem_of(promote)
-    if scales == "blocks":
-        given = of_blocks(problem.m, problem.n, problem.k)
-        assert error(launched(KERNELS[name], problem, given), exact_blocks(*given)) <= BLOCK_ERROR
-        return
-    a, b, scale_a, scale_b, _ = operands(problem.m, problem.n, problem.k, scales)
-    kernel = load(KERNELS[name], problem, finish=Epilogue(scales=scales))
-    out = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.bfloat16)
-    kernel(a, b.t(), out, None, None, None, scales=(scale_a.view(-1), scale_b.view(-1)))
-    assert error(out, exact(a, b, scale_a, scale_b)) <= rel_err_max(torch.bfloat16, problem.k, promote)
 
 
 @each("sizes", SIZES)
@@ -170,7 +108,7 @@ BLOCK_TILES = [
 
 def block_kernels():
     """Kernels with scales of blocks that the rules allow: every way that columns lie in blocks of B."""
-    return [GemmConfig(**tile) for tile in BLOCK_TILES if is_legal(GemmConfig(**tile), problem_of(128), BLOCKS)]
+    return [GemmConfig(**tile) for tile in BLOCK_TILES if is_legal(GemmConfig(**tile), PROBLEM, BLOCKS)]
 
 
 ROWS = (4096, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 127, 128, 129, 257, 513, 1000, 2048, 4095)
@@ -245,16 +183,6 @@ def test_torch_takes_the_same_scales_of_blocks():
     assert error(functional.scaled_mm(*given), exact_blocks(*given)) <= 2 * BLOCK_ERROR
 
 
-@pytest.mark.parametrize("out_dtype", list(ROUNDED))
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_both_types_of_fp8_give_every_output(dtype, out_dtype):
-    a, b, scale_a, scale_b, recipe = operands(200, 304, 4096, dtype=dtype)
-    given = a, b, scale_a, recipe, scale_b, recipe
-    result = hopper_gemm.scaled_mm(*given, output_dtype=out_dtype)
-    assert result.dtype == out_dtype
-    assert error(result, exact(a, b, scale_a, scale_b)) <= rel_err_max(out_dtype, 4096, 128)
-
-
 def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
     """Measured on an output of fp32, which no rounding hides."""
     a, b, scale_a, scale_b, recipe = operands(512, 512, 16384)
@@ -266,14 +194,6 @@ def test_promoted_sums_lose_fewer_bits_the_shorter_the_interval():
     fast = error(hopper_gemm.scaled_mm(*given, output_dtype=torch.float32, use_fast_accum=True), right)
     assert promoted[0] < promoted[1] < promoted[2] < fast / 2
     assert fast <= rel_err_max(torch.float32, 16384, 0)
-
-
-def test_a_bias_and_an_activation_come_behind_the_scales():
-    a, b, scale_a, scale_b, recipe = operands(100, 272, 512)
-    bias = torch.randn(272, device="cuda").bfloat16()
-    right = functional.silu(exact(a, b, scale_a, scale_b) + bias.double())
-    result = hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe, bias=bias, activation="silu")
-    assert error(result, right) <= 2e-3
 
 
 def test_scales_that_are_no_numbers_make_their_rows_none_and_no_others():
@@ -294,22 +214,6 @@ def test_an_output_that_is_given_is_written_wherever_its_rows_start():
         assert hopper_gemm.scaled_mm(*given, out=out) is out
         assert torch.equal(out, right)
         assert memory[:, 272:].isnan().all()
-
-
-def test_compiled_and_captured_calls_give_the_bits_of_eager_ones():
-    a, b, scale_a, scale_b, recipe = operands(64, 272, 512)
-
-    def layer(a, scale_a):
-        return hopper_gemm.scaled_mm(a, b, scale_a, recipe, scale_b, recipe)
-
-    right = layer(a, scale_a)
-    assert torch.equal(torch.compile(layer, fullgraph=True)(a, scale_a), right)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = layer(a, scale_a)
-    out.zero_()
-    graph.replay()
-    assert torch.equal(out, right)
 
 
 def test_rows_have_the_same_bits_whatever_m_where_that_is_asked_for():

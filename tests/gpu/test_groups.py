@@ -1,4 +1,5 @@
-"""Groups on a GPU: products right whatever the routing, nothing else written, and rows that do not know each other."""
+"""Groups on a GPU by the public functions: products right whatever the routing, and rows that do not know each other;
+the kernels are in tests/gpu/test_kernel.py."""
 
 from __future__ import annotations
 
@@ -10,14 +11,7 @@ import pytest
 import torch
 
 import hopper_gemm
-from hopper_gemm.compiler.loader import load
-from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Epilogue
-from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.tune.measure.correctness import check, rel_err_max, same_bits
-from tests.each import each
+from hopper_gemm.tune.measure.correctness import rel_err_max, same_bits
 from tests.serve.layers import excess
 from tests.serve.test_ops import near
 
@@ -35,101 +29,11 @@ ROUTINGS = {
 }
 """Rows of each group."""
 
-KERNELS = {
-    "cooperative": GemmConfig(256, 128),
-    "pingpong": GemmConfig(64, 128, schedule="pingpong"),
-    "pingpong swapped": GemmConfig(128, 96, schedule="pingpong", swap_ab=True),
-    "cluster along m": GemmConfig(128, 128, cluster_m=2),
-    "cluster along n": GemmConfig(128, 128, cluster_n=2),
-    "pingpong in a cluster": GemmConfig(128, 128, schedule="pingpong", cluster_m=2),
-    "swapped": GemmConfig(128, 16, swap_ab=True),
-    "narrow": GemmConfig(64, 16),
-    "ring": GemmConfig(128, 256, staging="ring"),
-    "dynamic": GemmConfig(128, 128, scheduler="dynamic"),
-    "dynamic in a cluster": GemmConfig(256, 128, scheduler="dynamic", cluster_n=2),
-    "of two CTAs": GemmConfig(128, 64, ctas_per_sm=2, stages=4),
-}
-M, N, K = 264, 392, 328
+N, K = 392, 328
 """No multiple of a tile."""
-
-LAYOUTS = ("kk", "kn")
-
-
-def problem_of(m: int, groups: int, layouts: str = "kn", dtype: str = "bf16", grouping: str = "rows") -> GroupedProblem:
-    """A problem of N and K."""
-    return GroupedProblem(m, N, K, dtype, layouts, groups=groups, grouping=grouping)
-
-
-CASES = [
-    (name, layouts) for name in KERNELS for layouts in LAYOUTS if is_legal(KERNELS[name], problem_of(8, 1, layouts))
-]
-
-DEEP = [name for name in KERNELS if is_legal(KERNELS[name], GroupedProblem(M, N, 1000, layouts="mn", grouping="depth"))]
-"""Kernels of groups along k."""
-
-
-def deep_problem(k: int, groups: int, dtype: str = "bf16_fp32", grouping: str = "depth") -> GroupedProblem:
-    """A problem of M and N with groups along k."""
-    return GroupedProblem(M, N, k, dtype, "mn", groups=groups, grouping=grouping)
-
-
-FINISHES = (Epilogue(bias=True, activation="gelu"), Epilogue(bias=True), Epilogue(activation="silu", gated=True))
-
-FINISHED = [
-    (name, layouts, finish)
-    for name, layouts in CASES
-    for finish in FINISHES
-    if is_legal(KERNELS[name], GroupedProblem(8, 2 * N, K, layouts=layouts), finish)
-]
-"""Kernels of groups of rows with what follows the product."""
-
-
-def kernels() -> list[KernelId]:
-    """Those of the cases, of rows, of batches, and along k, with counts too, and those with a finish."""
-    deep = [deep_problem(8, 1, grouping=grouping) for grouping in ("depth", "masked_depth")]
-    plain = [KernelId.of(KERNELS[name], problem) for name in DEEP for problem in deep] + [
-        KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping=grouping))
-        for name, layouts in CASES
-        for grouping in ("rows", "batch", "masked")
-    ]
-    finished = [
-        KernelId.of(KERNELS[name], problem_of(8, 1, layouts), finish=finish) for name, layouts, finish in FINISHED
-    ]
-    scaled = [
-        KernelId.of(KERNELS[name], fp8_problem(8, 1, promote), finish=Epilogue(scales=scales))
-        for name, promote, scales in SCALED
-    ]
-    added = [
-        KernelId.of(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), finish=SUM) for name, layouts in SUMS
-    ]
-    return plain + finished + scaled + added
-
-
-SUM = Epilogue(scale=True, residual=True)
-
-SUMS = [
-    (name, layouts)
-    for name, layouts in CASES
-    if is_legal(KERNELS[name], problem_of(8, 1, layouts, grouping="batch"), SUM)
-]
-"""Kernels of batches to which a matrix each is added."""
 
 FP8_N, FP8_K = 400, 336
 """Multiples of 16 with blocks of 16 behind whole ones."""
-
-
-def fp8_problem(m: int, groups: int, promote: int) -> GroupedProblem:
-    """A problem of FP8 with groups of rows."""
-    return GroupedProblem(m, FP8_N, FP8_K, "e4m3_bf16", promote=promote, groups=groups)
-
-
-SCALED = [
-    (name, promote, scales)
-    for name in KERNELS
-    for promote, scales in ((0, "row"), (128, "row"), (128, "blocks"))
-    if is_legal(KERNELS[name], fp8_problem(8, 1, promote), Epilogue(scales=scales))
-]
-"""Kernels of FP8 in groups."""
 
 
 def ends_of(rows: list[int]) -> torch.Tensor:
@@ -137,15 +41,14 @@ def ends_of(rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, device="cuda").cumsum(0, dtype=torch.int32)
 
 
-def operands(m: int, groups: int, layouts: str = "kn", k: int = K, n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
-    """A (m, k), and B (groups, n, k), contiguous as the layouts say."""
+def operands(m: int, groups: int, k: int = K, n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
+    """A (m, k), and B (groups, n, k), contiguous along n."""
     generator = torch.Generator("cuda").manual_seed(m + groups)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device="cuda", generator=generator).bfloat16()
 
-    a = normal(m, k) if layouts[0] == "k" else normal(k, m).t()
-    return a, normal(groups, n, k) if layouts[1] == "k" else normal(groups, k, n).mT
+    return normal(m, k), normal(groups, k, n).mT
 
 
 def exact(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
@@ -180,159 +83,6 @@ def followed(
     return getattr(torch.nn.functional, activation)(product) if activation else product
 
 
-@each("name, layouts, finish", FINISHED)
-def test_every_kernel_finishes_each_group_by_its_own_bias_and_touches_no_other_row(name, layouts, finish):
-    for rows in ROUTINGS.values():
-        m, n = -(-sum(rows) // 8) * 8 + 24, N * (2 if finish.gated else 1)
-        a, b = operands(m, len(rows), layouts, n=n)
-        a = (a.float() / 8).bfloat16()
-        problem = GroupedProblem(m, n, K, layouts=layouts, groups=len(rows))
-        bias = torch.randn(len(rows), n, device="cuda").bfloat16() if finish.bias else None
-        out, ends = torch.full((m, N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
-        flat = None if bias is None else bias.view(-1)
-        load(KERNELS[name], problem, finish=finish)(a, b, out, flat, None, None, ends=ends)
-        activation = "swiglu" if finish.gated else finish.activation or None
-        assert right(out, a, b, ends.tolist(), bias=bias, activation=activation), rows
-
-
-COUNTS = ([0, 300, 1, -7, 129, 2**31 - 1, -(2**31), 64], [0] * 8, [300] * 8, [5, 0, 77] * 23 + [299], [1] * 130)
-"""Rows of each group of 300, some wrong."""
-
-
-@each("name, layouts", CASES)
-def test_every_kernel_multiplies_the_rows_that_count_and_touches_no_other(name, layouts):
-    for counts in COUNTS:
-        used = [max(0, min(count, 300)) for count in counts]
-        a, b = operands(300 * len(counts), len(counts), layouts)
-        memory = torch.full((300 * len(counts) + 16, N), float("nan"), device="cuda", dtype=torch.bfloat16)
-        out, ends = memory[8:-8], torch.tensor(counts, device="cuda", dtype=torch.int32)
-        load(KERNELS[name], problem_of(len(a), len(counts), layouts, grouping="masked"))(a, b, out, ends=ends)
-        wanted = (a.double().view(-1, 300, K) @ b.double().mT).flatten(0, 1)
-        for at, count in enumerate(used):
-            wanted[300 * at + count : 300 * (at + 1)] = float("nan")
-        assert torch.equal(out.isnan(), wanted.isnan()), counts
-        assert near(out.nan_to_num(), wanted.nan_to_num(), torch.bfloat16), counts
-        assert bool(memory[:8].isnan().all() & memory[-8:].isnan().all())
-
-
-@each("name", DEEP)
-def test_every_kernel_multiplies_the_part_of_k_that_counts(name):
-    for counts in COUNTS:
-        a, b = deep_operands(300 * len(counts))
-        for at, count in enumerate(max(0, min(count, 300)) for count in counts):
-            a[300 * at + count : 300 * (at + 1)] = float("nan")
-        out, ends = torch.zeros(len(counts), M, N, device="cuda"), torch.tensor(counts, device="cuda").int()
-        problem = deep_problem(300 * len(counts), len(counts), grouping="masked_depth")
-        load(KERNELS[name], problem)(a.t(), b.t(), out, ends=ends)
-        wanted = a.double().nan_to_num().view(-1, 300, M).mT @ b.double().view(-1, 300, N)
-        assert torch.allclose(out.double(), wanted, rtol=1e-4, atol=1e-3), counts
-
-
-@each("name, layouts", CASES)
-def test_every_kernel_multiplies_every_routing_and_touches_no_other_row(name, layouts):
-    for rows in ROUTINGS.values():
-        used = sum(rows)
-        m = -(-used // 8) * 8 + 24  # guard rows behind the last group
-        a, b = operands(m, len(rows), layouts)
-        kernel = load(KERNELS[name], problem_of(m, len(rows), layouts))
-        out, ends = torch.full((m, N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
-        kernel(a, b, out, ends=ends)
-        assert right(out, a, b, ends.tolist()), rows
-
-
-@each("name, layouts", CASES)
-def test_a_value_that_is_no_number_stays_in_its_row(name, layouts):
-    rows = ROUTINGS["uneven"]
-    m = -(-sum(rows) // 8) * 8
-    a, b = operands(m, len(rows), layouts)
-    a[301] = float("nan")
-    kernel, out = load(KERNELS[name], problem_of(m, len(rows), layouts)), torch.zeros(m, N, device="cuda").bfloat16()
-    kernel(a, b, out, ends=ends_of(rows))
-    assert out.isnan().any(1).nonzero().tolist() == [[301]]
-
-
-@pytest.mark.parametrize("ends", [[500, 100, 700], [-5, 900, 2000], [2**31 - 1, 0, 5], [-(2**31), -1, 3], [0, 0, -7]])
-@pytest.mark.parametrize("name", KERNELS)
-def test_offsets_that_are_wrong_are_clamped(name, ends):
-    a, b = operands(800, 3)
-    memory = torch.full((1200, N), float("nan"), device="cuda", dtype=torch.bfloat16)
-    kernel = load(KERNELS[name], problem_of(800, 3))
-    kernel(a, b, memory[200:1000], ends=torch.tensor(ends, device="cuda", dtype=torch.int32))
-    assert right(memory[200:1000], a, b, ends)
-    assert bool(memory[:200].isnan().all() & memory[1000:].isnan().all())
-
-
-@pytest.mark.parametrize(("batch", "m"), [(2, 1000), (37, 72), (300, 8)])
-@each("name, layouts", CASES)
-def test_every_kernel_multiplies_batches(name, layouts, batch, m):
-    generator = torch.Generator("cuda").manual_seed(batch)
-    a = torch.randn(batch, m, K, device="cuda", generator=generator).bfloat16()
-    a = a if layouts[0] == "k" else a.mT.contiguous().mT
-    _, b = operands(m, batch, layouts)
-    out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
-    load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"))(a, b, out)
-    assert near(out, a.double() @ b.double().mT, torch.bfloat16)
-
-
-@pytest.mark.parametrize(("batch", "m"), [(2, 1000), (37, 72), (300, 8)])
-@each("name, layouts", SUMS)
-def test_every_kernel_adds_to_each_matrix_of_a_batch_its_own(name, layouts, batch, m):
-    generator = torch.Generator("cuda").manual_seed(batch)
-    a = torch.randn(batch, m, K, device="cuda", generator=generator).bfloat16()
-    _, b = operands(m, batch, layouts)
-    whole = torch.randn(batch, m, N, device="cuda", generator=generator).bfloat16()
-    kernel = load(KERNELS[name], problem_of(batch * m, batch, layouts, grouping="batch"), finish=SUM)
-    for added in (whole, whole[:1].expand(batch, m, N), whole[:, :1].expand(batch, m, N)):
-        out = torch.full((batch, m, N), float("nan"), device="cuda", dtype=torch.bfloat16)
-        kernel(a, b, out, None, added, -0.5)
-        assert near(out, added.double() - 0.5 * (a.double() @ b.double().mT), torch.bfloat16)
-
-
-def deep_operands(k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A (k, m) and B (k, n)."""
-    generator = torch.Generator("cuda").manual_seed(k)
-    return tuple(torch.randn(k, size, device="cuda", generator=generator).bfloat16() for size in (M, N))
-
-
-def exact_deep(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
-    """The products in fp64 of groups along k, of A (k, m)."""
-    out, start = [], 0
-    for end in ends:
-        end = max(start, min(end, len(a)))
-        out.append(a[start:end].double().t() @ b[start:end].double())
-        start = end
-    return torch.stack(out)
-
-
-@each("name", DEEP)
-def test_every_kernel_multiplies_groups_along_k_and_adds_nothing_of_another(name):
-    """What is behind the last group, and a group of numbers that are none, reach no other product."""
-    for rows in ROUTINGS.values():
-        used = sum(rows)
-        a, b = deep_operands(used + 24)
-        a[used:] = float("nan")
-        b[used:] = float("inf")
-        out, ends = torch.full((len(rows), M, N), float("nan"), device="cuda"), ends_of(rows)
-        kernel = load(KERNELS[name], deep_problem(used + 24, len(rows)))
-        kernel(a.t(), b.t(), out, ends=ends)
-        assert torch.allclose(out.double(), exact_deep(a, b, ends.tolist()), rtol=1e-4, atol=1e-3), rows
-        fullest = rows.index(max(rows))
-        if max(rows):
-            a[ends[fullest] - 1] = float("nan")
-            kernel(a.t(), b.t(), out, ends=ends)
-            assert out.isnan().any(2).any(1).nonzero().tolist() == [[fullest]]
-
-
-@pytest.mark.parametrize("ends", [[500, 100, 700], [-5, 900, 2000], [2**31 - 1, 0, 5], [-(2**31), -1, 3], [0, 0, -7]])
-def test_offsets_along_k_that_are_wrong_are_clamped(ends):
-    a, b = deep_operands(800)
-    out = torch.full((3, M, N), float("nan"), device="cuda")
-    load(KERNELS["cooperative"], deep_problem(800, 3))(
-        a.t(), b.t(), out, ends=torch.tensor(ends, device="cuda", dtype=torch.int32)
-    )
-    assert torch.allclose(out.double(), exact_deep(a, b, ends), rtol=1e-4, atol=1e-3)
-
-
 def fp8_operands(m: int, groups: int, scales: str) -> tuple[torch.Tensor, ...]:
     """A (m, k) and B (groups, n, k) of FP8, their scales as the kernel takes them, and both dequantised."""
     generator = torch.Generator("cuda").manual_seed(m + groups)
@@ -349,25 +99,6 @@ def fp8_operands(m: int, groups: int, scales: str) -> tuple[torch.Tensor, ...]:
     return a, b, down, across, a.double() * down.t()[:, depth], b.double() * across[:, rows[:, None], depth]
 
 
-@each("name, promote, scales", SCALED)
-def test_every_kernel_scales_each_group_by_its_own_scales_and_touches_no_other_row(name, promote, scales):
-    for rows in ROUTINGS.values():
-        m = sum(rows) + 24
-        a, b, down, across, wide_a, wide_b = fp8_operands(m, len(rows), scales)
-        out, ends = torch.full((m, FP8_N), float("nan"), device="cuda", dtype=torch.bfloat16), ends_of(rows)
-        kernel = load(KERNELS[name], fp8_problem(m, len(rows), promote), finish=Epilogue(scales=scales))
-        given = down, across.view(-1) if scales == "row" else across
-        kernel(a, b, out, None, None, None, scales=given, ends=ends)
-        wanted = exact(wide_a, wide_b, ends.tolist())
-        assert torch.equal(out.isnan(), wanted.isnan()), rows
-        if sum(rows):
-            found = check(out[: sum(rows)], wanted[: sum(rows)].float(), FP8_K, promote)
-            assert found.ok, (rows, found.reason)
-
-
-# The functions ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_grouped_mm_is_the_product_of_each_group(routing, dtype):
@@ -381,34 +112,6 @@ def test_grouped_mm_is_the_product_of_each_group(routing, dtype):
     assert near(out[:used], wanted[:used], dtype)
     assert wide.dtype == torch.float32
     assert near(wide[:used], wanted[:used], dtype)
-
-
-def test_operands_that_tma_cannot_reach_are_copied():
-    rows = ROUTINGS["uneven"]
-    a, b = operands(sum(rows), len(rows))
-    memory_a, memory_b = a.new_zeros(a.numel() + 1), b.new_zeros(b.numel() + 1)
-    odd_a, odd_b = memory_a[1:].view(a.shape).copy_(a), memory_b[1:].view(b.shape).copy_(b)
-    ends = torch.cat((torch.zeros(1, device="cuda", dtype=torch.int32), ends_of(rows)))[1:]
-    first = hopper_gemm.grouped_mm(a, b.mT, offs=ends.clone())
-    assert near(hopper_gemm.grouped_mm(odd_a, odd_b.mT, offs=ends), first.double(), torch.bfloat16)
-    assert near(hopper_gemm.grouped_mm(a.t().contiguous().t(), b.mT, offs=ends), first.double(), torch.bfloat16)
-
-
-def test_gradients_are_those_of_each_group():
-    rows = ROUTINGS["uneven"]
-    a, b = operands(sum(rows), len(rows))
-    ends = ends_of(rows)
-    a.requires_grad_()
-    weight = b.mT.detach().requires_grad_()
-    out = hopper_gemm.grouped_mm(a, weight, offs=ends)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    start = 0
-    for group, end in enumerate(ends.tolist()):
-        slope, taken = gradient[start:end].double(), a[start:end].double()
-        assert near(a.grad[start:end], slope @ weight[group].double().t(), torch.bfloat16)
-        assert torch.allclose(weight.grad[group].double(), taken.t() @ slope, rtol=0.008, atol=1e-3)
-        start = end
 
 
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_grouped_mm"), reason="torch has no scaled_grouped_mm")

@@ -74,10 +74,3 @@ def test_a_compiled_call_and_a_replayed_graph_keep_the_rule():
             captured = matmul(part, weight.t())
     graph.replay()
     assert same_bits(captured, whole[:333])
-
-
-def test_a_config_that_breaks_the_rule_is_refused():
-    x, weight = operands(*SHAPES[0])
-    config = hopper_gemm.GemmConfig(tile_m=128, tile_n=128, reverse_k=True)
-    with pytest.raises(ValueError, match="batch_invariant: reverse_k"):
-        matmul(x, weight.t(), config=config, batch_invariant=True)

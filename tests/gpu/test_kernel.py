@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,13 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
-from tests.verify.drawing import Pair, pairs
+from tests.verify.drawing import Pair, fp8_pairs, grouped_pairs, pairs
 
 pytestmark = pytest.mark.gpu
-
-RAGGED = GemmProblem(1234, 1000, 520)
-"""No side is a multiple of any tile; k ends within a stage."""
 
 
 def case(problem, config=None, **changes) -> Pair:
@@ -29,11 +27,14 @@ def case(problem, config=None, **changes) -> Pair:
 
 
 def test_the_published_grid_on_a_ragged_problem(wrong):
-    assert wrong([case(RAGGED, config) for config in grid()]) == []
+    """No side is a multiple of any tile; k ends within a stage."""
+    assert wrong([case(GemmProblem(1234, 1000, 520), config) for config in grid()]) == []
 
 
-def test_drawn_configs_on_drawn_problems(wrong):
-    assert wrong(list(pairs(17, 240))) == []
+@pytest.mark.parametrize(("draw", "count"), [(pairs, 320), (fp8_pairs, 160), (grouped_pairs, 240)])
+def test_drawn_configs_on_drawn_problems(wrong, draw, count):
+    """Every type, layout, technique and finish, every recipe of FP8, every grouping: more of them by `make verify`."""
+    assert wrong(list(draw(17, count))) == []
 
 
 FOUND = [Pair.of(json.loads(line)) for line in (Path(__file__).parent / "found.jsonl").read_text().splitlines()]
@@ -45,86 +46,18 @@ def test_what_once_failed_fails_no_more(wrong, pair):
     assert wrong([pair]) == []
 
 
-WIDE_OUTPUTS = {
-    "chunks of 32 columns": {},
-    "chunks of 16 columns": {"epi_n": 32},
-    "chunks of 8 columns": {"epi_n": 16},
-    "one buffer": {"epi_buffers": 1},
-    "direct": {"stores": "direct"},
-    "direct, odd groups": {"stores": "direct", "tile_n": 72},
-    "swapped": {"swap_ab": True},
-    "swapped, 16 columns": {"swap_ab": True, "epi_n": 32},
-    "swapped, few rows": {"swap_ab": True, "tile_n": 16},
-    "split-K": {"split_k": 2},
-    "split-K, swapped": {"split_k": 4, "swap_ab": True},
-    "split-K in a workspace": {"split_k": 5, "reduction": "workspace", "cluster_m": 2},
-    "split-K in a workspace, swapped": {"split_k": 3, "reduction": "workspace", "swap_ab": True},
-    "stream-K": {"stream_k": True, "cluster_n": 2},
-    "stream-K, direct": {"stream_k": True, "stores": "direct"},
-    "stream-K, swapped": {"stream_k": True, "swap_ab": True},
-    "pingpong": {"schedule": "pingpong"},
-    "multistage": {"schedule": "multistage", "stages": 4},
-    "cp.async": {"loads": "cp_async"},
-    "two on an SM": {"ctas_per_sm": 2, "tile_n": 64},
-    "dynamic": {"scheduler": "dynamic", "cluster_n": 2},
-    "skew": {"tile_m": 256, "skew": 1},
-}
+BEST = list(dict.fromkeys(Pair(entry.config, filled_up(entry.problem)) for entry in recorded_entries()))
 
 
-@pytest.mark.parametrize("way", WIDE_OUTPUTS)
-def test_every_way_out_of_an_fp32_output(wrong, way):
-    """Ragged edges, more tiles than CTAs, long k: the same bits in every run."""
-    config = varied(GemmConfig(tile_m=128, tile_n=128), **WIDE_OUTPUTS[way])
-    sizes = ((1234, 1000, 520), (4000, 3000, 264), (512, 512, 16384), (1, 8, 1032))
-    cases = [case(GemmProblem(*size, "bf16_fp32"), config) for size in sizes]
-    assert all(is_legal(one.config, one.problem) for one in cases)
-    assert wrong(cases) == []
+@pytest.mark.parametrize("pair", BEST, ids=lambda pair: f"{pair.problem} {pair.problem.dtype} {pair.problem.layouts}")
+def test_every_recorded_best_config_is_right(wrong, pair):
+    """How fast it is, ``hopper-gemm check`` tells."""
+    assert wrong([pair]) == []
 
 
 def legal(cases):
     """Those that can run."""
     return [one for one in cases if is_legal(one.config, one.problem)]
-
-
-WALKS = {
-    "reverse_k": {"reverse_k": True},
-    "pace": {"pace": 1},
-    "pace, cluster": {"pace": 5, "cluster_n": 2},
-    "all of it": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
-    "alternating multicast": {"reverse_k": True, "pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
-    "stream-K": {"reverse_k": True, "evict_c": True, "stream_k": True},
-    "pingpong": {"reverse_k": True, "pace": 1, "schedule": "pingpong"},
-    "swapped, C first": {"evict_c": True, "swap_ab": True, "reverse_k": True},
-    "PDL": {"reverse_k": True, "pace": 1, "pdl": True},
-    "dynamic": {"scheduler": "dynamic", "reverse_k": True, "pace": 1},
-    "dynamic, cluster": {"scheduler": "dynamic", "reverse_k": True, "pace": 5, "cluster_m": 2, "pdl": True},
-    "skew": {"tile_m": 128, "consumers": 2, "skew": 3},
-    "skew, dynamic": {"tile_m": 128, "consumers": 2, "skew": 2, "scheduler": "dynamic", "pace": 2},
-    "skew, stream-K": {"tile_m": 128, "consumers": 2, "skew": 2, "stream_k": True},
-}
-
-
-@pytest.mark.parametrize("way", WALKS)
-def test_every_walk_over_many_tiles(wrong, way):
-    """Up to nineteen tiles a CTA, whole last waves and ragged ones, and one tile that meets nobody."""
-    config = varied(GemmConfig(tile_m=64, tile_n=64, consumers=1), **WALKS[way])
-    if config.schedule == "pingpong":
-        config = replace(config, consumers="auto")
-    sizes = ((3200, 3200, 200), (2816, 3072, 520), (4000, 72, 1032), (64, 64, 4096))
-    cases = [case(GemmProblem(*size), config) for size in sizes]
-    assert all(is_legal(one.config, one.problem) for one in cases)
-    assert wrong(cases, runs=4) == []
-
-
-@pytest.mark.parametrize("sizes", [(1, 8, 8), (1, 8192, 64), (8191, 8, 8), (64, 128, 8), (255, 264, 4096)], ids=str)
-def test_the_smallest_and_the_oddest_problems(wrong, sizes):
-    configs = [
-        GemmConfig(),
-        GemmConfig(cluster_n=2),
-        GemmConfig(tile_m=64, tile_n=8, cluster_n=2),
-        GemmConfig(tile_m=320, cluster_m=2),
-    ]
-    assert wrong([case(GemmProblem(*sizes), config) for config in configs]) == []
 
 
 LONG = GemmProblem(512, 512, 65536)
@@ -171,6 +104,13 @@ VARIANTS = {
     "one of a group": {"arrivals": "group", "cluster_m": 2},
     "every producer's thread": {"arrivals": "producer"},
     "every consumer's thread": {"arrivals": "consumer"},
+    "walked backwards": {"reverse_k": True, "pace": 1, "evict_c": True, "cluster_m": 2},
+    "pace, dynamic": {"scheduler": "dynamic", "reverse_k": True, "pace": 5, "cluster_m": 2, "pdl": True},
+    "pace, alternating": {"pace": 16, "tile_n": 72, "cluster_m": 2, "multicast": "alternate"},
+    "split in a cluster": {"split_k": 4},
+    "split in a workspace": {"split_k": 2, "reduction": "workspace", "cluster_m": 2, "swap_ab": True},
+    "stream-K": {"stream_k": True, "cluster_n": 2},
+    "a chunk without a swizzle": {"tile_n": 112, "epi_n": 56, "epi_buffers": 1},
     "relaxed": {"waits": "relaxed", "cluster_n": 2},
     "TMA and cp.async": {"loads": "mixed"},
     "four consumers": {"consumers": 4, "tile_m": 256},
@@ -200,89 +140,6 @@ def test_thousands_of_k_iterations_give_the_same_bits_in_every_variant(wrong, va
         for stagger in (0, 1, 3)
     ]
     assert wrong(legal(cases), runs=5) == []
-
-
-def test_chunks_without_a_swizzle(wrong):
-    """Rows of an odd number of 16-byte pieces; transposed, columns that 16 does not divide."""
-    tiles = (
-        (256, 208, 104),
-        (256, 176, 88),
-        (192, 144, 72),
-        (128, 112, 56),
-        (384, 120, 40),
-        (64, 200, 200),
-        (64, 24, 24),
-    )
-    cases = [
-        case(problem, tile_m=m, tile_n=n, epi_n=chunk, epi_buffers=buffers, **more)
-        for m, n, chunk in tiles
-        for buffers in (1, "max")
-        for more in ({}, {"cluster_n": 2}, {"stream_k": True}, {"split_k": 2}, {"swap_ab": True})
-        for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
-    ]
-    cases += [
-        case(problem, GemmConfig(192, 208, consumers=2, split="n", epi_n=104), swap_ab=swap)
-        for swap in (False, True)
-        for problem in (GemmProblem(300, 520, 1032), GemmProblem(4000, 3000, 256))
-    ]
-    assert len(legal(cases)) > 50
-    assert wrong(legal(cases)) == []
-
-
-def test_k_divided_among_the_ctas_of_a_cluster_gives_the_same_bits_in_every_run(wrong):
-    cases = [
-        case(problem, tile_m=tile_m, tile_n=tile_n, split_k=parts, swap_ab=swap)
-        for tile_m, tile_n in ((64, 16), (64, 128), (128, 64), (128, 128), (128, 192))
-        for parts in (2, 4, 8)
-        for swap in (False, True)
-        for problem in (LONG, GemmProblem(300, 520, 1032), GemmProblem(2000, 3000, 4096))
-    ]
-    assert wrong(legal(cases), runs=5) == []
-
-
-def test_parts_of_k_that_meet_in_a_workspace_give_the_same_bits_in_every_run(wrong):
-    """Fewer parts than clusters that fit and more, tiles that end in the next round, parts without a chunk."""
-    cases = [
-        case(problem, tile_m=tile_m, tile_n=tile_n, split_k=parts, reduction="workspace", swap_ab=swap, **more)
-        for tile_m, tile_n in ((64, 16), (64, 128), (128, 128), (256, 128), (192, 96))
-        for parts, more in (
-            (2, {}),
-            (3, {"cluster_m": 2}),
-            (5, {"cluster_n": 2, "stagger": 0}),
-            (16, {"cluster_m": 2, "cluster_n": 2}),
-            (33, {"epi_n": 16}),
-            (64, {"pdl": True, "prefetch": 8}),
-            (4, {"scheduler": "dynamic", "cluster_m": 2}),
-        )
-        for swap in (False, True)
-        for problem in (
-            LONG,
-            GemmProblem(300, 520, 1032),
-            GemmProblem(2000, 3000, 4096),
-            GemmProblem(256, 256, 8200, "fp16", "mn"),
-        )
-    ]
-    assert len(legal(cases)) > 100
-    assert wrong(legal(cases), runs=5) == []
-
-
-def test_a_last_wave_cut_along_k_gives_the_same_bits_in_every_run(wrong):
-    """Rests of 1 tile, of a few, of nearly a wave; k of one stage, of fewer than a stretch, and of many."""
-    cases = [
-        case(problem, tile_m=tile_m, tile_n=tile_n, cluster_n=cluster, stream_k=True, stagger=stagger)
-        for tile_m, tile_n in ((64, 64), (128, 128), (256, 128), (192, 192))
-        for cluster in (1, 2)
-        for stagger in (0, 1)
-        for problem in (
-            LONG,
-            GemmProblem(128, 128, 8192),
-            GemmProblem(4096, 4096, 64),
-            GemmProblem(4096, 4096, 192),
-            GemmProblem(3000, 2504, 4104),
-            GemmProblem(4096, 8192, 1024),
-        )
-    ]
-    assert wrong(cases, runs=5) == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ import hopper_gemm
 from hopper_gemm.compiler.loader import load
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.finish import ACTIVATIONS
-from hopper_gemm.serve.ops import linear_op, swiglu_op
 from hopper_gemm.serve.reference import activated
 from tests.each import each
-from tests.serve.layers import GATED, Case, cases, excess, layer_of
+from tests.serve.layers import Case, cases, excess, layer_of, with_gradients
+from tests.serve.test_linear import finished_layer, gated_layer, near
 
 pytestmark = pytest.mark.gpu
 
@@ -45,39 +46,20 @@ def tensors(*shapes, dtype=torch.bfloat16):
     ]
 
 
-def near(found, exact, dtype):
-    """Return True if the relative Frobenius error is that of a rounding or two."""
-    exact = exact.double()
-    return float((found.double() - exact).norm() / exact.norm()) < {torch.bfloat16: 6e-3, torch.float16: 8e-4}[dtype]
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_linear_has_the_gradients_of_float64(activation, dtype):
-    x, w, bias, residual = tensors((3, 100, 256), (520, 256), (520,), (3, 100, 520), dtype=dtype)
-    given = [one.requires_grad_() for one in (x, w, bias, residual)]
-    wide = [one.detach().double().requires_grad_() for one in given]
-    out = hopper_gemm.linear(*given[:3], activation, residual, 0.5)
-    x, w, bias, residual = wide
-    exact = activated(0.5 * (x @ w.t()) + bias, activation) + residual
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    exact.backward(incoming.double())
-    assert near(out, exact, dtype)
-    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, wide, strict=True))
+    def ours(x, w, bias, residual):
+        return hopper_gemm.linear(x, w, bias, activation, residual, 0.5)
+
+    given = tensors((3, 100, 256), (520, 256), (520,), (3, 100, 520), dtype=dtype)
+    pairs = with_gradients(ours, partial(finished_layer, activation=activation), given)
+    assert all(near(found, exact, dtype) for found, exact in pairs)
 
 
 def test_swiglu_has_the_gradients_of_float64():
-    x, w = (one.requires_grad_() for one in tensors((2, 77, 256), (528, 256)))
-    wide = [one.detach().double().requires_grad_() for one in (x, w)]
-    out = hopper_gemm.swiglu(x, w)
-    gate, up = (wide[0] @ wide[1].t()).chunk(2, -1)
-    exact = activated(gate, "silu") * up
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    exact.backward(incoming.double())
-    assert near(out, exact, torch.bfloat16)
-    assert all(near(one.grad, other.grad, torch.bfloat16) for one, other in zip((x, w), wide, strict=True))
+    pairs = with_gradients(hopper_gemm.swiglu, gated_layer, tensors((2, 77, 256), (528, 256)))
+    assert all(near(found, exact, torch.bfloat16) for found, exact in pairs)
 
 
 @pytest.mark.parametrize("sizes", [(13, 21, 5), (64, 24, 100), (40, 20, 64), (0, 8, 8), (8, 8, 0)])
@@ -97,20 +79,6 @@ def test_a_bias_and_a_residual_off_the_launchs_addresses_are_added_all_the_same(
     assert excess(hopper_gemm.linear(x, w, bias[1:], "silu", residual[:, 1:]), wanted.double()) <= 2
 
 
-def test_a_residual_that_is_not_contiguous_is_refused():
-    x, w, residual = tensors((64, 128), (256, 128), (256, 64))
-    with pytest.raises(ValueError, match=r"residual must be contiguous along its last axis .* \.contiguous\(\)"):
-        hopper_gemm.linear(x, w, residual=residual.t())
-
-
-def test_a_second_call_looks_its_launch_up_and_gives_the_same_bits():
-    x, w, bias = tensors((2, 50, 128), (256, 128), (256,))
-    first = hopper_gemm.linear(x, w, bias, "gelu")
-    assert torch.equal(hopper_gemm.linear(x, w, bias, "gelu"), first)
-    assert first.shape == (2, 50, 256)
-    assert torch.equal(hopper_gemm.linear(x[1], w, bias, "gelu", scale=1.0), first[1])
-
-
 def test_layers_are_captured_into_a_graph_and_run_on_other_streams():
     x, w, bias, both = tensors((256, 128), (256, 128), (256,), (512, 128))
     eager = hopper_gemm.linear(x, w, bias, "gelu"), hopper_gemm.swiglu(x, both)
@@ -127,22 +95,12 @@ def test_layers_are_captured_into_a_graph_and_run_on_other_streams():
         assert all(torch.equal(one, other) for other in others)
 
 
-def test_the_operators_pass_the_checks_of_torch():
-    x, w, bias = (one.requires_grad_() for one in tensors((64, 128), (256, 128), (256,)))
-    torch.library.opcheck(linear_op, (x, w, bias, "gelu", None, None, None))
-    torch.library.opcheck(swiglu_op, (x, w))
-
-
 def test_a_compiled_layer_gives_the_bits_of_the_eager_one_for_every_m():
     w, bias = tensors((8, 8), (512, 256), (512,))[1:]
     layer = torch.compile(lambda x: hopper_gemm.linear(x, w, bias, "silu").relu(), fullgraph=True, dynamic=True)
     for m in (8, 100, 257):
         x = torch.randn(m, 256, device="cuda", dtype=torch.bfloat16)
         assert torch.equal(layer(x), hopper_gemm.linear(x, w, bias, "silu").relu())
-
-
-def test_gated_kernels_are_among_the_cases():
-    assert len({case.kind for case in cases() if case.finish == GATED}) >= 5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -180,16 +138,3 @@ def test_every_kind_of_kernel_adds_in_place(case):
     kernel, out = load(case.config, case.problem, finish=case.finish), layer.residual.clone()
     kernel(layer.x, layer.w, out, layer.bias, out, layer.scale)
     assert torch.equal(out, product(case, layer))
-
-
-def test_a_captured_layer_adds_in_place_at_each_replay():
-    x, w = tensors((64, 256), (520, 256))
-    total = torch.zeros(64, 520, device="cuda")
-    hopper_gemm.linear(x, w, residual=total, out=total)  # loads
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        hopper_gemm.linear(x, w, residual=total, out=total)
-    for _ in range(3):
-        graph.replay()
-    exact = 4 * (x.double() @ w.double().t())
-    assert float((total.double() - exact).norm() / exact.norm()) < 1e-5

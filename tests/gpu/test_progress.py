@@ -4,21 +4,18 @@ costs and not the run."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from hopper_gemm.compiler.child import Child, Handler
+from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.store import KernelId
 from tests.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
-from tests.verify.kinds import KINDS, LATENESS, kind, load_jobs
+from tests.verify.kinds import LATENESS, load_jobs
 from tests.verify.load import answering
 
 pytestmark = pytest.mark.gpu
 
 JOBS = {(job.circumstance, job.of): job for job in load_jobs() if job.circumstance != LATENESS}
-MEETING = [name for name in KINDS if kind(name).config.has_workspace]
-"""Kinds whose CTAs meet in a workspace."""
 
 
 def kernels() -> list[KernelId]:
@@ -48,82 +45,10 @@ def ask(kernel_store):
         child.close()
 
 
-def right(answer: str) -> None:
-    """Nothing is wrong; what this GPU or torch cannot do is skipped with the reason."""
+@pytest.mark.parametrize(("circumstance", "name"), JOBS)
+def test_a_launch_ends_and_is_right_in_every_circumstance(ask, circumstance, name):
+    """What this GPU or torch cannot do is skipped with the reason."""
+    answer = ask(circumstance, name)
     if answer.startswith("skipped"):
         pytest.skip(answer)
     assert answer == ""
-
-
-@pytest.mark.parametrize("name", MEETING)
-def test_two_graphs_of_one_problem_may_be_replayed_in_any_order_at_once_and_without_the_kernels_object(ask, name):
-    """A workspace that was made and cleared in the first graph left the second spinning."""
-    right(ask("graphs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_green_context_with_fewer_sms_than_the_device_has_is_enough(ask, name):
-    """Parts waited for parts that never got an SM."""
-    right(ask("few SMs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_streams_of_two_priorities_take_sms_from_each_other(ask, name):
-    """Two launches, each with some of its parts resident, waited for the rest for ever."""
-    right(ask("priorities", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_sms_that_another_kernel_holds_are_missed_by_nobody(ask, name):
-    right(ask("busy SMs", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_chain_of_dependent_launches_gives_the_same_bits_with_pdl(ask, name):
-    if ("chain", name) not in JOBS:
-        pytest.skip("more parts than the chain's k has stages")
-    right(ask("chain", name))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_streams_threads_and_processes_share_a_gpu(ask, name):
-    for circumstance in ("streams", "threads", PROCESSES):
-        right(ask(circumstance, name))
-
-
-def loading_at_once(store: Path) -> Handler:
-    """Answers how many of so many threads that load and launch a kernel each, for the first time, were right."""
-    import threading
-
-    import torch
-
-    from tests.verify.load import Case
-
-    def handle(names: list[str]) -> int:
-        torch.cuda.init()
-        together = threading.Barrier(len(names))
-
-        def first(name: str) -> bool:
-            together.wait()
-            with torch.cuda.stream(torch.cuda.Stream()):
-                case = Case.of(kind(name), store)
-                outputs = case.outputs(2)
-                for out in outputs:
-                    case.launch(out)
-                return not case.wrong(outputs, name)
-
-        with ThreadPoolExecutor(len(names)) as pool:
-            return sum(pool.map(first, names))
-
-    return handle
-
-
-def test_first_calls_from_many_threads_compile_and_load_one_after_the_other(tmp_path):
-    """The compiler is not thread-safe: the process died."""
-    names = ["static", "split-K", "stream-K", "dynamic", "pingpong", "static", "split-K", "dynamic"]
-    child = Child(loading_at_once, tmp_path)
-    try:
-        reply = child.ask(names, 240.0)
-    finally:
-        child.close()
-    assert (reply.kind, reply.value) == ("answer", len(names)), reply.error

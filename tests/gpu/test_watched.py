@@ -10,7 +10,6 @@ import hopper_gemm
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import kernels as serving
-from hopper_gemm.serve import launches
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, mm, mm_out
 from tests.serve.layers import excess
@@ -112,24 +111,3 @@ def test_a_lazy_clone_is_written_and_its_source_left(name):
         CALLS[name](x, w, clone)
         assert bool((source == 7).all())
         assert right(x, w, clone)
-
-
-def test_what_follows_autocast_is_what_torch_returns():
-    x, w = (tensor.float() for tensor in operands())
-    for _ in range(2):
-        assert hopper_gemm.matmul(x, w.t()).dtype == torch.float32
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            assert hopper_gemm.matmul(x, w.t()).dtype == torch.bfloat16
-
-
-def test_a_known_call_is_captured_into_a_graph(monkeypatch):
-    x, w = operands()
-    out = torch.empty(PROBLEM.m, PROBLEM.n, device="cuda", dtype=x.dtype)
-    hopper_gemm.matmul(x, w.t(), out=out)
-    monkeypatch.setattr(launches, "first_call", None)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        hopper_gemm.matmul(x, w.t(), out=out)
-    out.zero_()
-    graph.replay()
-    assert right(x, w, out)

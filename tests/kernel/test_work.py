@@ -83,7 +83,7 @@ def walking(parts=1, by_part=False, kind: type[Raster] = Raster, walk_of=plain, 
     return run
 
 
-@pytest.mark.parametrize("parts", range(1, 65))
+@pytest.mark.parametrize("parts", [*range(1, 18), 31, 32, 33, 63, 64])
 def test_clusters_deal_out_the_parts_of_every_tile_which_are_neighbours_and_make_up_its_depth(parts):
     walk = walking(parts)
     for tiles, k_tiles in ((1, 64), (3, parts), (7, 1024), (40, 67)):

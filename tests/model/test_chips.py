@@ -47,11 +47,6 @@ def test_parts_that_would_not_run_at_once_are_left_out_on_a_smaller_chip():
     assert all(parts_meet(kernel, problem, small) for kernel in choices(problem, 200, small))
 
 
-def test_an_h200_is_the_default():
-    for problem in PROBLEMS:
-        assert choose(problem) == choose(problem, Chip(132))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_chip_of_a_kind_is_as_the_driver_described_the_boards_that_were_measured(kind):
     """Provenance from before the rate was read has none; boards of a kind differ in their memory's clock."""

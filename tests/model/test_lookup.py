@@ -211,17 +211,6 @@ def test_an_entry_whose_config_the_rules_refuse_by_now_does_not_serve():
     assert find([Table((refused,))], PROBLEM).how == "model"
 
 
-def test_a_damaged_table_is_told_in_one_line_and_the_others_serve(places):
-    write_tuned(places["recorded"], [entry(192)])
-    places["own"].write_text("[{]")
-    with pytest.warns(
-        UserWarning, match="a tuned table is left out: .*local/h200/best_configs.json cannot be read"
-    ) as told:
-        assert served() == 192
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
-
-
 @pytest.mark.parametrize("name", ["problem", "config", "speedup", "gpu", "context"])
 @pytest.mark.parametrize("value", [None, [], True, [[1]], "\x1b[2J"])
 def test_an_entry_with_a_value_of_another_type_is_refused_in_one_line(tmp_path, name, value):

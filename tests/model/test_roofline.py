@@ -1,4 +1,4 @@
-"""Waves and intensity by hand-counted examples."""
+"""Waves, intensity and the best swizzle by hand-counted examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.hopper import HBM_BYTES_PER_SECOND
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_launched
+from hopper_gemm.model.roofline import best_swizzle, clusters_launched
 from hopper_gemm.tune.limits import least_seconds, limit_seconds, smem_intensity, smem_reads_per_flop, waves
 from hopper_gemm.tune.tables.explain import explain
 
@@ -108,3 +108,23 @@ def test_no_launch_is_shorter_than_its_operands_take_at_the_memorys_peak_or_its_
     assert least_seconds(narrow) == pytest.approx((32 + 4096) * 12288 * 2 * 0.875 / HBM_BYTES_PER_SECOND)
     assert least_seconds(cube) == pytest.approx(cube.flop / (132 * 4096 * 1.98e9))
     assert least_seconds(narrow) < limit_seconds(narrow)
+
+
+@pytest.mark.parametrize("raster", ["m", "n"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"tile_m": 128, "tile_n": 256}, {"cluster_n": 2}, {"cluster_m": 2}, {"tile_m": 64, "tile_n": 64}]
+)
+def test_no_whole_swizzle_beats_the_neighbours_of_the_best(raster, fields):
+    """Bytes of the panels beside and above a patch, by counting them for every swizzle."""
+    config = GemmConfig(raster=raster, **fields)
+    rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    along, across = (rows, columns) if raster == "m" else (columns, rows)
+    clusters = 132 // config.cluster_size
+
+    def panels(swizzle):
+        return swizzle * across + clusters / swizzle * along
+
+    best = best_swizzle(config)
+    cheapest = min(range(1, clusters + 1), key=panels)
+    assert abs(cheapest - best) < 1
+    assert panels(2 * best) / panels(best) == pytest.approx(1.25)

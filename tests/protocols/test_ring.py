@@ -15,7 +15,7 @@ from tests.protocols.exploration import Broken
 from tests.protocols.ring_machine import ORDERS, explore, run
 from tests.protocols.ring_protocol import Barrier, Fault, Protocol
 
-STAGES = range(1, 19)
+STAGES = (*range(1, 11), 13, 18)
 """Every depth of the published grid."""
 
 SMALL = range(1, 4)

@@ -1,11 +1,7 @@
-"""Public functions called with arguments of wrong types and with odd tensors.
-
-``python -m tests.serve.fuzz --calls 10000 --seed 1`` runs more calls than the tests do, or others.
-"""
+"""Public functions called with arguments of wrong types and with odd tensors."""
 
 from __future__ import annotations
 
-import argparse
 import linecache
 import random
 import traceback
@@ -321,20 +317,3 @@ def fuzz(seeds: range) -> tuple[Counter[str], list[str]]:
             kinds[kind] += 1
             wrong += [] if line is None else [line]
     return kinds, wrong
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        stand_in(monkeypatch)
-        first = options.seed * 1_000_000
-        kinds, wrong = fuzz(range(first, first + options.calls))
-    print("\n".join(wrong))
-    print(f"{sum(kinds.values())} calls: {kinds['result']} results, {kinds['error']} errors, {len(wrong)} wrong")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -131,3 +133,15 @@ def excess(out: torch.Tensor, exact: torch.Tensor) -> float:
     slack = SLACK * exact.abs().clamp(1) + TRUNCATION * exact.square().mean().sqrt()
     allowed = exact.abs() * ROUNDING[out.dtype] * 1.01 + slack
     return float(((out.double() - exact).abs() / allowed).max())
+
+
+def with_gradients(ours: Any, exact: Any, given: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Our result and its gradients for a drawn incoming one, each with that of a function of float64."""
+    given = [tensor.detach().requires_grad_() for tensor in given]
+    wide = [tensor.detach().double().requires_grad_() for tensor in given]
+    out, right = ours(*given), exact(*wide)
+    incoming = torch.randn_like(out)
+    out.backward(incoming)
+    right.backward(incoming.double())
+    gradients = ((one.grad, other.grad) for one, other in zip(given, wide, strict=True))
+    return [(out.detach(), right.detach()), *gradients]

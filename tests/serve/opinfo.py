@@ -24,9 +24,9 @@ try:
 except ImportError as error:  # a module of torch's tests that this machine lacks, such as expecttest
     pytest.skip(f"torch.testing._internal cannot be imported: {error}", allow_module_level=True)
 
-WHOLE = (torch.bfloat16, torch.float16, torch.float32)
+WHOLE = (torch.bfloat16, torch.float16)
 """Types of which every sample runs."""
-PARTS = (torch.float64, torch.int64, torch.complex64)
+PARTS = (torch.float32, torch.float64, torch.int64, torch.complex64)
 """Types of which every third sample runs: none reaches the kernel."""
 
 TOLERANCE = {
@@ -90,27 +90,22 @@ def addmm(source: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: Any, la
     return layer(a, b.t(), residual=source.broadcast_to(a.shape[0], n).contiguous(), scale=scale)
 
 
-def standing_in(name: str, sample: Any, entry: Any, operators: bool) -> Sample | str:
+def standing_in(name: str, sample: Any, entry: Any) -> Sample | str:
     """A sample with torch's function and ours; or the reason why ours has no such call. Of torch.addmm's samples the
-    tensors and a real alpha run: a layer adds no multiple of a matrix (beta).
-
-    Args:
-        operators: our operator stands in, not our function.
-    """
-    source = torch.ops.hopper_gemm if operators else hopper_gemm
-    product = torch.ops.hopper_gemm.mm if operators else hopper_gemm.matmul
+    tensors and a real alpha run: a layer adds no multiple of a matrix (beta)."""
     given, named = (sample.input, *sample.args), dict(sample.kwargs)
     tensors = tuple(value for value in given if isinstance(value, torch.Tensor))
     theirs = partial(entry, **named)
     if name == "addmm":
         alpha = 1 if isinstance(given := named.pop("alpha", 1), complex) else given
         theirs = partial(entry, **named | {"alpha": alpha, "beta": 1})
-        return Sample(tensors, theirs, partial(addmm, alpha=alpha, layer=source.linear))
+        return Sample(tensors, theirs, partial(addmm, alpha=alpha, layer=hopper_gemm.linear))
     if len(tensors) != len([value for value in given if value is not None]):
         return "an argument that is no tensor"
-    ours = {"mm": product, "bmm": source.bmm, "nn.functional.linear": source.linear}[name]
-    return Sample(tensors, theirs, partial(ours, **named))
+    return Sample(tensors, theirs, partial(OURS[name], **named))
 
+
+OURS = {"mm": hopper_gemm.matmul, "bmm": hopper_gemm.bmm, "nn.functional.linear": hopper_gemm.linear}
 
 ENTRIES = [
     entry
@@ -249,12 +244,12 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 }
 DERIVATIVES = ("forward mode", "torch.func.jvp", "reverse mode", "double backward", "vmap of grad", "autocast")
 COMPILERS = ("torch.compile", "symbolic make_fx")
-"""Slow: of other types than bf16 one sample in six."""
+"""Slow: one sample in three of bf16, and in six of other types."""
 
 
 def runs(way: str, number: int, dtype: torch.dtype) -> bool:
     """Return True if a sample runs in a way."""
-    if way in COMPILERS and dtype != torch.bfloat16 and number % 6:
+    if way in COMPILERS and number % (3 if dtype == torch.bfloat16 else 6):
         return False
     if way == "vmap of grad" and dtype.is_complex:
         return False  # torch.func.grad is of real functions
@@ -344,15 +339,11 @@ def _shown(outcome: Any) -> str:
     return f"{type(outcome).__name__}"
 
 
-def judge(entry: Any, device: str, ways: Any = tuple(WAYS), operators: bool = False) -> Tally:
-    """All samples of an entry of torch's table, in ways; ours under the policy ``"never"`` where the kernel has the
-    type.
-
-    Args:
-        operators: our operators stand in, which have no other types.
-    """
+def judge(entry: Any, device: str) -> Tally:
+    """All samples of an entry of torch's table, in every way; ours under the policy ``"never"`` where the kernel has
+    the type."""
     tally = Tally()
-    for dtype in (*DTYPES,) if operators else (*WHOLE, *PARTS):
+    for dtype in (*WHOLE, *PARTS):
         if not entry.supports_dtype(dtype, device):
             tally.samples[f"of {dtype}, which torch lacks"] += 1
             continue
@@ -360,19 +351,19 @@ def judge(entry: Any, device: str, ways: Any = tuple(WAYS), operators: bool = Fa
             if given is None:
                 tally.samples["left out"] += 1
                 continue
-            sample = standing_in(entry.name, given, entry, operators)
+            sample = standing_in(entry.name, given, entry)
             if isinstance(sample, str):
                 tally.samples[sample] += 1
                 continue
             tally.samples["run"] += 1
-            for way in ways:
+            for way in WAYS:
                 if not runs(way, number, dtype):
                     continue
                 casts = way == "autocast" and dtype in (*DTYPES, torch.float32)
                 able = dtype in DTYPES or casts
                 tally.ran[way] += 1
                 tally.fell_back[way] += not able
-                title = f"{entry.name} {str(dtype)[6:]} {number} {way}{' operator' if operators else ''}"
+                title = f"{entry.name} {str(dtype)[6:]} {number} {way}"
                 policy = hopper_gemm.fallback("never") if able else nullcontext()
                 with policy:
                     ours = _outcome(partial(WAYS[way], sample.ours, sample.tensors))
@@ -386,9 +377,8 @@ def judge(entry: Any, device: str, ways: Any = tuple(WAYS), operators: bool = Fa
 
 def errors(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]]:
     """Calls that torch refuses, with ours: torch's own error inputs, and further ones where it has few."""
-    pairs = {"mm": hopper_gemm.matmul, "bmm": hopper_gemm.bmm, "nn.functional.linear": hopper_gemm.linear}
     for entry in ENTRIES:
-        ours = pairs.get(entry.name)
+        ours = OURS.get(entry.name)
         if ours is None or entry.error_inputs_func is None:
             continue
         for number, error in enumerate(entry.error_inputs(device)):
@@ -426,7 +416,7 @@ def errors(device: str, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], 
     ]
     theirs = {"mm": torch.mm, "bmm": torch.bmm, "nn.functional.linear": torch.nn.functional.linear}
     for what, name, given in further:
-        yield f"{name} error: {what}", partial(pairs[name], *given), partial(theirs[name], *given)
+        yield f"{name} error: {what}", partial(OURS[name], *given), partial(theirs[name], *given)
     targets = {"of another shape": made(9, 9), "of integers": made(8, 8, kind=torch.int64)}
     for what, out in targets.items():
         given = made(8, 16), made(16, 8)

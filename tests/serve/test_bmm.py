@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hopper_gemm
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve import bmm as room
 from hopper_gemm.serve.ops import bmm_op
+from tests.serve.layers import with_gradients
 from tests.serve.refusal import refused_in_one_line
-from tests.serve.test_ops import Asked, near, recorded
+from tests.serve.test_ops import exact_with_gradients, near, recorded
 
 TYPES = [torch.bfloat16, torch.float16]
 
@@ -48,15 +48,7 @@ def batches(dtype=torch.bfloat16):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("case", batches())
 def test_the_product_and_its_gradients_are_those_of_float64(case, dtype):
-    a, b = recorded(*batches(dtype)[case])
-    out = bmm_op(a, b)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    wide = [one.detach().double().requires_grad_() for one in (a, b)]
-    right = torch.matmul(*wide)
-    right.backward(gradient.double())
-    pairs = ((out, right.detach()), *zip((a.grad, b.grad), (one.grad for one in wide), strict=True))
-    assert all(found.dtype == dtype and near(found, exact, dtype) for found, exact in pairs)
+    assert exact_with_gradients(bmm_op, *batches(dtype)[case])
 
 
 def test_a_gradient_is_made_only_of_what_requires_one_and_has_a_gradient():
@@ -92,21 +84,6 @@ def test_what_the_kernel_cannot_run_torch_runs_unless_nothing_may(dtype):
             hopper_gemm.bmm(a, b)
     wide = hopper_gemm.bmm(*batches()["rows"], out_dtype=torch.float32)
     assert wide.dtype == torch.float32
-
-
-def test_batch_invariance_reaches_the_product_and_its_gradients():
-    def asked(call):
-        with FakeTensorMode(), Asked(bmm_op) as seen:
-            out = call(*recorded(*batches()["rows"]))
-        with seen:
-            out.sum().backward()
-        return seen.conditions
-
-    assert asked(hopper_gemm.bmm) == [False] * 3
-    assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=True)) == [True] * 3
-    with hopper_gemm.batch_invariant():
-        assert asked(lambda a, b: hopper_gemm.bmm(a, b, batch_invariant=False)) == [False] * 3
-        assert asked(hopper_gemm.bmm) == [True] * 3
 
 
 def wrong_calls():
@@ -209,17 +186,16 @@ def added(beta, alpha, shape, dtype):
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])
 @pytest.mark.parametrize(("beta", "alpha", "shape"), ADDED)
 def test_baddbmm_and_its_gradients_are_those_of_float64(beta, alpha, shape, dtype, out_dtype):
-    given = recorded(*added(beta, alpha, shape, dtype))
-    out = baddbmm_op(*given, beta, alpha, out_dtype)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    wide = [tensor.detach().double().requires_grad_() for tensor in given]
-    right = torch.baddbmm(wide[0].expand(BATCH, M, N), *wide[1:], beta=beta, alpha=alpha)
-    right.backward(gradient.double())
+    def exact(addend, a, b):
+        return torch.baddbmm(addend.expand(BATCH, M, N), a, b, beta=beta, alpha=alpha)
+
+    def ours(*given):
+        return baddbmm_op(*given, beta, alpha, out_dtype)
+
+    (out, right), *gradients = with_gradients(ours, exact, added(beta, alpha, shape, dtype))
     assert out.dtype == (out_dtype or dtype)
-    assert near(out, right.detach(), dtype)
-    for ours, exactly in zip(given, wide, strict=True):
-        assert (ours.grad.double() - exactly.grad).norm() <= 6e-3 * exactly.grad.norm()
+    assert near(out, right, dtype)
+    assert all((found.double() - exactly).norm() <= 6e-3 * exactly.norm() for found, exactly in gradients)
 
 
 @pytest.mark.parametrize("out_dtype", [None, torch.float32])

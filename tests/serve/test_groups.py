@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import hopper_gemm
 from hopper_gemm.serve import grouped_mm as room
 from hopper_gemm.serve.checks import UnsupportedError
+from tests.serve.layers import with_gradients
 from tests.serve.refusal import refused_in_one_line
 from tests.serve.test_ops import near
 
@@ -19,6 +20,7 @@ functional = torch.nn.functional
 needs_torch = pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm")
 
 GROUPS, ROWS, N, K = 4, 40, 48, 32
+SPANS = (0, 3), (3, 3), (3, 31), (31, ROWS)
 operator = torch.ops.hopper_gemm.grouped_mm
 
 
@@ -151,7 +153,7 @@ def test_offsets_are_checked_on_the_host_where_that_is_asked_for(gpu, ends, mask
 def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
     a, _, offs = operands()
     b = torch.randn(ROWS, N).bfloat16()
-    right = torch.stack([a[s:e].double().t() @ b[s:e].double() for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))])
+    right = torch.stack([a[s:e].double().t() @ b[s:e].double() for s, e in SPANS])
     for left in (a.t(), a.t().contiguous()):
         out = room._on_gpu(left, b, offs, torch.float32)
         assert torch.allclose(out.double(), right, atol=1e-4)
@@ -163,33 +165,12 @@ def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
 
 def test_gradients_of_groups_along_k_are_those_of_float64():
     a, _, offs = operands()
-    a, b = a.t().detach().requires_grad_(), torch.randn(ROWS, N).bfloat16().requires_grad_()
-    out = operator(a, b, offs)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    wide = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
-    parts = [wide[0][:, s:e] @ wide[1][s:e] for s, e in ((0, 3), (3, 3), (3, 31), (31, 40))]
-    torch.stack(parts).backward(gradient.double())
-    assert near(a.grad, wide[0].grad, torch.bfloat16)
-    assert near(b.grad, wide[1].grad, torch.bfloat16)
-
-
-def test_gradients_are_those_of_float64():
-    a, b, offs = operands()
-    b = b.contiguous()
-    a.requires_grad_()
-    b.requires_grad_()
-    out = operator(a, b, offs)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    wide = [tensor.detach().double().requires_grad_() for tensor in (a, b)]
-    torch.cat([wide[0][s:e] @ wide[1][g] for g, (s, e) in enumerate(((0, 3), (3, 3), (3, 31), (31, 40)))]).backward(
-        gradient.double()
+    pairs = with_gradients(
+        lambda a, b: operator(a, b, offs),
+        lambda a, b: torch.stack([a[:, start:end] @ b[start:end] for start, end in SPANS]),
+        (a.t(), torch.randn(ROWS, N).bfloat16()),
     )
-    assert near(a.grad, wide[0].grad, torch.bfloat16)
-    assert near(b.grad, wide[1].grad, torch.bfloat16)
-    (alone,) = torch.autograd.grad(operator(a, b.detach(), offs).sum(), a)
-    assert alone.shape == a.shape
+    assert all(near(found, right, torch.bfloat16) for found, right in pairs)
 
 
 @pytest.mark.parametrize("activation", [None, "swiglu"])
@@ -206,11 +187,12 @@ def test_experts_weights_get_their_gradient_as_they_lie(activation):
     assert near(weights.grad.mT, right.grad.double(), torch.bfloat16)
 
 
-FOLLOWING = [(True, None), (False, "gelu"), (True, "silu"), (True, "gelu_tanh"), (False, "relu"), (False, "swiglu")]
+FOLLOWING = [(True, one) for one in (None, "silu", "gelu_tanh")]
+FOLLOWING += [(False, one) for one in (None, "gelu", "relu", "swiglu")]
 """Whether there is a bias, and an activation."""
 
 
-def layer(a, b, bias, activation, ends=((0, 3), (3, 3), (3, 31), (31, 40))):
+def layer(a, b, bias, activation, ends=SPANS):
     """What torch makes of each group, in the type of the operands."""
     parts = []
     for group, (start, end) in enumerate(ends):
@@ -251,15 +233,12 @@ def test_what_follows_is_part_of_the_launch_and_right(gpu, biased, activation):
 def test_gradients_of_what_follows_are_those_of_float64(biased, activation):
     a, b, offs = operands(torch.float16)
     given = [a, b.contiguous(), torch.randn(GROUPS, N).half()][: 2 + biased]
-    for tensor in given:
-        tensor.requires_grad_()
-    out = operator(*given[:2], offs, None, given[2] if biased else None, activation)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    wide = [tensor.detach().double().requires_grad_() for tensor in given]
-    layer(*wide[:2], wide[2] if biased else None, activation).backward(gradient.double())
-    for ours, exactly in zip(given, wide, strict=True):
-        assert torch.allclose(ours.grad.double(), exactly.grad, rtol=2e-2, atol=2e-2)
+    pairs = with_gradients(
+        lambda a, b, bias=None: operator(a, b, offs, None, bias, activation),
+        lambda a, b, bias=None: layer(a, b, bias, activation),
+        given,
+    )
+    assert all(torch.allclose(found.double(), exactly, rtol=2e-2, atol=2e-2) for found, exactly in pairs)
 
 
 COUNTS = (0, 10, 3, -2, 99)

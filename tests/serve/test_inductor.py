@@ -69,10 +69,10 @@ def code(function, *arguments):
 def test_a_product_is_ours_where_it_wins_by_two_percent(enabled, seconds, ours, taken):
     seconds.given["hopper_gemm_mm"] = ours
     a, weight = operands()
-    out, written = code(lambda a: (a @ weight.t()).relu(), a)
+    out, written = code(lambda a: a @ weight.t(), a)
     assert any("hopper_gemm_mm" in names for names in seconds.asked)
     assert ("extern_kernels.hopper_gemm_mm" in written) is taken
-    assert torch.allclose(out.float(), (a @ weight.t()).relu().float(), atol=0.1, rtol=0.02)
+    assert torch.allclose(out.float(), (a @ weight.t()).float(), atol=0.1, rtol=0.02)
 
 
 def test_a_compiled_product_serves_any_number_of_rows(enabled, seconds):

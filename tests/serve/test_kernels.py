@@ -51,12 +51,6 @@ def test_calls_take_isolated_entries_and_chained_ones_where_the_caller_says_so(m
     assert default_config(PROBLEM) == isolated.config
 
 
-def test_an_entry_that_exists_only_chained_serves_others_without_pdl(monkeypatch):
-    only = entry("chained", tile_m=128, pdl=True)
-    monkeypatch.setattr(kernels, "_tables", lambda *_: [Table((only,))])
-    assert default_config(PROBLEM) == replace(only.config, pdl=False)
-
-
 def test_what_is_said_within_chained_is_of_one_thread_and_ends_with_it():
     seen = []
     with chained():
@@ -275,11 +269,11 @@ def test_a_load_that_fails_is_tried_again(compiler, monkeypatch):
 
 
 @pytest.mark.compile
-def test_four_threads_cross_compile_at_once(tmp_path, monkeypatch):
+def test_threads_cross_compile_at_once(tmp_path, monkeypatch):
     """Without the lock the compiler aborts the process: an MLIR function requires a location."""
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)
     monkeypatch.setattr(kernels, "load", lambda config, problem, **how: loader.load(config, problem, tmp_path))
-    configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72, 80, 88)]
+    configs = [GemmConfig(tile_m=64, tile_n=tile_n) for tile_n in (64, 72)]
     found = at_once([lambda config=config: kernel_for(PROBLEM, 0, config) for config in configs])
-    assert [kernel.config.tile_n for kernel in found] == [64, 72, 80, 88]
+    assert [kernel.config.tile_n for kernel in found] == [64, 72]
     assert all(callable(kernel.launcher) for kernel in found)

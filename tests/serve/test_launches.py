@@ -67,17 +67,6 @@ def test_a_second_layer_is_written_where_the_caller_says(launches, monkeypatch, 
         hopper_gemm.linear(x, w, bias, "silu", out=torch.empty(2, 12, 40, dtype=torch.bfloat16))
 
 
-def test_settings_of_layers_are_told_apart(launches):
-    x, w, bias, residual = layer()
-    for activation, added in every([None, "gelu", "silu"], [None, residual]):
-        for _ in range(2):
-            assert torch.equal(
-                hopper_gemm.linear(x, w, bias, activation, added), linear_op(x, w, bias, activation, added)
-            )
-    assert len(launches.loaded) == 6
-    assert len(launches.made) == 12
-
-
 def test_a_scales_value_is_no_part_of_what_is_known(launches):
     x, w, _, _ = layer()
     for scale in (0.5, 2.0, 3):
@@ -162,7 +151,7 @@ def test_threads_may_call_and_forget_at_once(launches):
     wrong = []
 
     def work(number):
-        for turn in range(100):
+        for turn in range(40):
             m = 1 + (turn * 7 + number) % 20
             a, w = torch.ones(m, 16, dtype=torch.bfloat16), torch.ones(8, 16, dtype=torch.bfloat16)
             found = hopper_gemm.matmul(a, w.t())

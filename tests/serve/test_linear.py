@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -12,7 +14,7 @@ from hopper_gemm.serve import launches as room
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.ops import linear_op, swiglu_op
 from hopper_gemm.serve.reference import activated
-from tests.serve.layers import excess
+from tests.serve.layers import excess, with_gradients
 from tests.serve.refusal import refused_in_one_line
 from tests.serve.test_ops import recorded
 
@@ -24,8 +26,13 @@ def layer(m=(3, 8), n=40, k=16, dtype=torch.bfloat16):
     return [torch.randn(*shape).to(dtype) for shape in ((*m, k), (n, k), (n,), (*m, n))]
 
 
-def wide(*tensors):
-    return [one.detach().double().requires_grad_() for one in tensors]
+def finished_layer(x, w, bias, residual, activation):
+    return activated(0.5 * (x @ w.t()) + bias, activation) + residual
+
+
+def gated_layer(x, w):
+    gate, up = (x @ w.t()).chunk(2, -1)
+    return torch.nn.functional.silu(gate) * up
 
 
 def near(found, exact, dtype):
@@ -38,28 +45,19 @@ def near(found, exact, dtype):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_linear_and_its_gradients_are_those_of_float64(activation, dtype):
-    given = recorded(*layer(dtype=dtype))
-    x, w, bias, residual = exact = wide(*given)
-    out = linear_op(*given[:3], activation, given[3], 0.5)
-    right = activated(0.5 * (x @ w.t()) + bias, activation) + residual
-    assert excess(out.detach(), right.detach()) <= 1
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    right.backward(incoming.double())
-    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, exact, strict=True))
+    def ours(x, w, bias, residual):
+        return linear_op(x, w, bias, activation, residual, 0.5)
+
+    (out, right), *gradients = with_gradients(ours, partial(finished_layer, activation=activation), layer(dtype=dtype))
+    assert excess(out, right) <= 1
+    assert all(near(found, exact, dtype) for found, exact in gradients)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_swiglu_and_its_gradients_are_those_of_float64(dtype):
-    given = recorded(*layer(dtype=dtype)[:2])
-    exact = wide(*given)
-    gate, up = (exact[0] @ exact[1].t()).chunk(2, -1)
-    out, right = swiglu_op(*given), torch.nn.functional.silu(gate) * up
-    assert excess(out.detach(), right.detach()) <= 1
-    incoming = torch.randn_like(out)
-    out.backward(incoming)
-    right.backward(incoming.double())
-    assert all(near(one.grad, other.grad, dtype) for one, other in zip(given, exact, strict=True))
+    (out, right), *gradients = with_gradients(swiglu_op, gated_layer, layer(dtype=dtype)[:2])
+    assert excess(out, right) <= 1
+    assert all(near(found, exact, dtype) for found, exact in gradients)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -8,7 +8,7 @@ from hopper_gemm.serve import reference
 from hopper_gemm.serve.checks import DTYPES
 from tests.conftest import ROOT
 from tests.serve.launcher import Launches
-from tests.serve.opinfo import COMPILERS, DIFFERENCES, ENTRIES, WAYS, judge, judge_errors
+from tests.serve.opinfo import DIFFERENCES, ENTRIES, WAYS, judge, judge_errors
 
 IDS = [entry.name for entry in ENTRIES]
 
@@ -36,14 +36,6 @@ def test_a_function_does_on_torch_s_samples_what_torch_does(entry, hopper, capsy
     assert hopper.made or entry.name == "bmm", "that is its operator, which has a reference on a CPU"
     assert set(tally.ran) == set(WAYS)
     assert 0 < sum(tally.fell_back.values()) < sum(tally.ran.values())
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=IDS)
-def test_an_operator_does_on_torch_s_samples_what_torch_does(entry, capsys):
-    """On a CPU, where it computes a reference; functions are compiled into operators."""
-    tally = judge(entry, "cpu", [way for way in WAYS if way not in COMPILERS], operators=True)
-    settle(tally, capsys)
-    assert not sum(tally.fell_back.values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=DTYPES.values())

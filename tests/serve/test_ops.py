@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
@@ -9,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hopper_gemm
-from hopper_gemm.serve.ops import mm, mm_out
+from hopper_gemm.serve.ops import bmm_op, mm, mm_out
+from tests.serve.layers import with_gradients
 
 TYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -34,12 +37,7 @@ def near(found, exact, dtype):
 
 def exact_with_gradients(multiply, a, b):
     """Return True if the product and both gradients are those of float64, in the operands' type."""
-    a, b = recorded(a, b)
-    out = multiply(a, b)
-    gradient = torch.randn_like(out)
-    out.backward(gradient)
-    exact_a, exact_b, exact = (one.detach().double() for one in (a, b, gradient))
-    pairs = ((out, exact_a @ exact_b), (a.grad, exact @ exact_b.t()), (b.grad, exact_a.t() @ exact))
+    pairs = with_gradients(multiply, torch.matmul, (a, b))
     return all(near(found, right, a.dtype) and found.dtype == a.dtype for found, right in pairs)
 
 
@@ -88,39 +86,42 @@ def test_what_matmul_refuses_the_operators_refuse_in_the_same_words():
 class Asked(TorchDispatchMode):
     """Notes with which condition each product is asked for."""
 
-    def __init__(self, *operators) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.operators = operators or (mm, mm_out)
         self.conditions: list[bool | None] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func in self.operators:
+        if func in (mm, mm_out, bmm_op):
             self.conditions.append(args[3] if len(args) > 3 else None)
         return func(*args, **kwargs or {})
 
 
-def traced(call) -> list[bool | None]:
+def traced(call, leading=()) -> list[bool | None]:
     """The conditions of the products of a call on fake tensors, and of those of its gradients."""
     with FakeTensorMode(), Asked() as asked:
-        a, b = recorded(*pair(24, 40, 16))
+        a, b = recorded(*(one.expand(*leading, *one.shape).clone() for one in pair(24, 40, 16)))
         out = call(a, b)
     with asked:
         out.sum().backward()
     return asked.conditions
 
 
-def test_batch_invariance_reaches_the_operator_and_its_gradients_and_an_argument_outweighs_the_context():
-    matmul = hopper_gemm.matmul
-    assert traced(matmul) == [False] * 3
-    assert traced(lambda a, b: matmul(a, b, batch_invariant=True)) == [True] * 3
-    with hopper_gemm.batch_invariant():
-        assert traced(lambda a, b: matmul(a, b, batch_invariant=False)) == [False] * 3
-
+@pytest.mark.parametrize(("function", "leading"), [(hopper_gemm.matmul, ()), (hopper_gemm.bmm, (3,))])
+def test_batch_invariance_reaches_the_operator_and_its_gradients_and_an_argument_outweighs_the_context(
+    function, leading
+):
     def within(a, b):
         with hopper_gemm.batch_invariant():
-            return matmul(a, b)
+            return function(a, b)
 
-    assert traced(within) == [True] * 3
+    assert traced(function, leading) == [False] * 3
+    assert traced(partial(function, batch_invariant=True), leading) == [True] * 3
+    assert traced(within, leading) == [True] * 3
+    with hopper_gemm.batch_invariant():
+        assert traced(partial(function, batch_invariant=False), leading) == [False] * 3
+
+
+def test_an_operator_without_a_condition_asks_for_none():
     assert traced(lambda a, b: mm(a, b)) == [None, False, False]
 
 

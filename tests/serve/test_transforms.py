@@ -55,6 +55,9 @@ def layer(activation):
 CASES |= {f"linear_{activation}": layer(activation) for activation in ACTIVATIONS}
 """Operators with the same of torch, and shapes of their tensors."""
 
+OPERATORS = ["mm", "bmm", "bmm_shared", "swiglu", "linear_silu"]
+"""A case of each operator, for rules on which an activation has no bearing."""
+
 
 def tensors(shapes, seed=0, leading=()):
     """bf16 values as fp32 has them, small enough that sums stay near one."""
@@ -90,13 +93,6 @@ def like(given, *values):
 def forward(function, given):
     tangents = like(given, *tensors([one.shape for one in given], 1))
     return torch.func.jvp(function, tuple(given), tangents)
-
-
-def dual(function, given):
-    with forward_ad.dual_level():
-        tangents = like(given, *tensors([one.shape for one in given], 1))
-        primal, tangent = forward_ad.unpack_dual(function(*map(forward_ad.make_dual, given, tangents)))
-        return primal, tangent
 
 
 def dual_of_one(function, given):
@@ -142,9 +138,6 @@ def all_arguments(given):
 
 TRANSFORMS = {
     "grad": lambda f, given: torch.func.grad(loss(f), all_arguments(given))(*given),
-    "vjp": lambda f, given: torch.func.vjp(f, *given)[1](torch.ones_like(f(*given))),
-    "jvp": forward,
-    "dual": dual,
     "dual_of_one": dual_of_one,
     "jacrev": lambda f, given: torch.func.jacrev(f, all_arguments(given))(*given),
     "jacfwd": lambda f, given: torch.func.jacfwd(f, all_arguments(given))(*given),
@@ -175,7 +168,7 @@ def places(shapes):
 
 
 @pytest.mark.parametrize("chunk", [None, 2])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_vmap_over_any_of_the_tensors_gives_each_sample_its_own_output(name, chunk):
     ours, theirs, shapes = CASES[name]
     for axes in places(shapes):
@@ -183,28 +176,6 @@ def test_vmap_over_any_of_the_tensors_gives_each_sample_its_own_output(name, chu
         given = [one[0] if at is None else one.movedim(0, at) for one, at in zip(whole, axes, strict=True)]
         found = torch.vmap(ours, axes, chunk_size=chunk)(*given)
         assert agree(found, torch.vmap(theirs, axes)(*[one.float() for one in given])), axes
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_vmap_nests_and_takes_no_samples_element_by_element(name):
-    ours, theirs, shapes = CASES[name]
-    given = tensors(shapes, 0, (2, 3))
-    found = torch.vmap(torch.vmap(ours))(*given)
-    assert agree(found, torch.vmap(torch.vmap(theirs))(*[one.float() for one in given]))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_of_each_sample_are_those_of_torch(name):
-    ours, theirs, shapes = CASES[name]
-    samples, *weights = tensors(shapes)
-    samples = torch.stack([samples, -samples, samples * 2])
-    axes = (0, *(None for _ in weights))
-
-    def per_sample(function, given):
-        return torch.vmap(torch.func.grad(loss(function), all_arguments(given)), axes)(*given)
-
-    found = per_sample(ours, [samples, *weights])
-    assert agree(found, per_sample(theirs, [one.float() for one in (samples, *weights)]))
 
 
 @pytest.mark.parametrize("product", ["a", "b"])
@@ -279,15 +250,13 @@ def test_flops_of_a_product_into_an_output_are_counted():
     assert counter.get_total_flops() == 2 * (2 * 6 * 16 * 24)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("recorded", [False, True])
-def test_an_operator_passes_the_checks_of_torch(name, recorded):
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_passes_the_checks_of_torch(name):
     function, _, shapes = CASES[name]
-    given = [one.requires_grad_(recorded) for one in tensors(shapes)]
+    given = [one.requires_grad_() for one in tensors(shapes)]
     if name.startswith("linear"):
         x, w, bias, residual = given
-        activation = name.removeprefix("linear_").replace("None", "") or None
-        torch.library.opcheck(linear_op, (x, w, bias, activation, residual, 0.5))
+        torch.library.opcheck(linear_op, (x, w, bias, "silu", residual, 0.5))
     else:
         torch.library.opcheck(function, tuple(given))
 

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -134,15 +133,6 @@ def test_make_fx_traces_the_operator(launches, known, kind, tracing):
 
 
 @kinds
-def test_the_jits_tracer_records_the_operator(launches, known, kind):
-    x, w = operands(known, kind)
-    graph = torch.jit.trace(lambda x, w: call_in(kind, x, w), (x, w), check_trace=False)
-    assert f"hopper_gemm::{OPERATORS[kind][0].__name__.split('.')[0]}" in str(graph.graph)
-    other = random(24, 16)
-    assert close(graph(other, w), other @ w.t())
-
-
-@kinds
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind, strict):
     class Model(torch.nn.Module):
@@ -157,23 +147,6 @@ def test_export_with_symbolic_sizes_has_the_operator(launches, known, kind, stri
     exported = torch.export.export(Model(w), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=strict)
     assert OPERATORS[kind][0] in [node.target for node in exported.graph.nodes]
     assert exported.module()(random(32, 16)).shape == (32, 40)
-
-
-def test_fake_tensors_have_shapes_within_their_mode_and_outside(launches, known):
-    x, w = operands(known)
-    with FakeTensorMode() as mode:
-        a, b = mode.from_tensor(x), mode.from_tensor(w)
-        assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
-    assert hopper_gemm.matmul(a, b.t()).shape == (24, 40)
-
-
-@pytest.mark.parametrize("recording", [True, False])
-def test_vmap_multiplies_each_of_a_batch_with_and_without_gradients(launches, known, recording):
-    x, w = operands(known)
-    batch = torch.stack([x, 2 * x])
-    with torch.set_grad_enabled(recording):
-        found = torch.vmap(lambda x: hopper_gemm.matmul(x, w.t()))(batch)
-    assert close(found, batch @ w.t())
 
 
 def test_a_level_of_forward_mode_is_the_operators(launches, known, monkeypatch):
@@ -217,16 +190,6 @@ def test_selective_checkpointing_sees_the_operator_and_saves_its_output(launches
     right = x.detach().clone().requires_grad_()
     (right @ w.t()).relu().sum().backward()
     assert torch.allclose(x.grad, right.grad, rtol=2e-2, atol=2e-2)
-
-
-def test_hooks_of_saved_tensors_pack_what_is_kept(launches, known):
-    x, w = operands(known)
-    x.requires_grad_()
-    w.requires_grad_()
-    packed = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda kept: packed.append(kept) or kept, lambda kept: kept):
-        hopper_gemm.matmul(x, w.t()).sum().backward()
-    assert len(packed) == 2
 
 
 def test_anomaly_and_deterministic_modes_change_nothing(launches, known):

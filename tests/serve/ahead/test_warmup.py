@@ -23,7 +23,7 @@ from hopper_gemm.model.lookup import Table, find, own_paths
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
-from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned, write_tuned
+from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.ahead import prebuild
 from hopper_gemm.serve.ahead import warmup as room
@@ -289,15 +289,6 @@ def entry(study, speedup, tile_m=128, **about):
     )
 
 
-def test_a_search_replaces_a_warm_up_and_never_the_other_way_round(tmp_path):
-    path = tmp_path / "best_configs.json"
-    write_tuned(path, [entry(WARMUP, 1.2)])
-    write_tuned(path, [entry("tune", 1.1, 64)])
-    assert [one.study for one in read_tuned(path)] == ["tune"]
-    write_tuned(path, [entry(WARMUP, 1.3), entry(WARMUP, 1.4, 64)])
-    assert [one.speedup for one in read_tuned(path)] == [1.1]
-
-
 def test_a_search_in_a_later_table_or_another_regime_serves_before_a_warm_up():
     warm, found = entry(WARMUP, 1.3), entry("tune", 1.1, 64)
     assert find([Table((warm,)), Table((found,))], OTHER).entry == found
@@ -319,6 +310,6 @@ def test_the_command_needs_a_gpu():
     done = run("warmup", "264", "1048", "4096")
     assert done.returncode == NO_GPU
     assert done.stderr.startswith("hopper-gemm: ")
-    options = set(re.findall(r"--[a-z-]+", run("warmup", "--help").stdout))
+    options = set(re.findall(r"--[a-z-]+", CliRunner().invoke(app, ["warmup", "--help"]).stdout))
     assert set(re.findall(r"--[a-z-]+", done.stderr)) <= options, "no option that the command lacks"
     assert "hopper-gemm prebuild needs no GPU" in done.stderr
