@@ -97,12 +97,6 @@ def ran(tasks, act=well, boards=None, **options):
     return question, executor, said
 
 
-def test_every_point_of_every_task_is_taken_once():
-    tasks = [task_of(*POINTS[:3]), *(task_of(point) for point in POINTS[3:9])]
-    question, _, _ = ran(tasks, boards={"w0": "A", "w1": "B"})
-    assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:9], 1)
-
-
 def test_no_worker_holds_more_than_it_has_room_for():
     held, most = Counter(), [0]
 
