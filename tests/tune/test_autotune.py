@@ -29,13 +29,7 @@ from hopper_gemm.tune.run.questions import tune
 from tests.conftest import ROOT
 from tests.serve.launcher import Launches
 from tests.tune.run import fakes
-from tests.tune.run.instant import Instant
-
-SPACE = {
-    "space": {"tile_m": [64, 128], "tile_n": 64, "pdl": False, "raster": ["m", "n"], "swizzle": [4, 8]},
-    "grids": [],
-}
-"""Instead of the space of ``tune``, whose points take seconds to list."""
+from tests.tune.run.instant import TUNE_SPACE, Instant
 
 GPU = GpuId(0, "NVIDIA H200", "GPU-1-2")
 SMALL, LARGE = GemmProblem(264, 1048, 512), GemmProblem(520, 1048, 512)
@@ -83,7 +77,7 @@ class Hopper:
         monkeypatch.setattr(module, "load_any", lambda config, problem: SimpleNamespace(report=report))
         monkeypatch.setattr(module, "build", self._build)
         monkeypatch.setattr(sources, "Local", self._local)
-        monkeypatch.setattr(tune, "_space", lambda: SPACE)
+        monkeypatch.setattr(tune, "_space", lambda: TUNE_SPACE)
         for where in ("hopper_gemm.model.lookup.local_root", "hopper_gemm.tune.run.source.local_root"):
             monkeypatch.setattr(where, lambda: folder)
         self.forget()

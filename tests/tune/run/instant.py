@@ -86,6 +86,13 @@ best = 2
 """
 
 
+TUNE_SPACE = {
+    "space": {"tile_m": [64, 128], "tile_n": 64, "pdl": False, "raster": ["m", "n"], "swizzle": [4, 8]},
+    "grids": [],
+}
+"""Instead of the space of ``tune``, whose points take seconds to list."""
+
+
 def spec_of(tmp_path: Path, text: str = fakes.SPEC, *changes: tuple[str, str]) -> Spec:
     """A spec from its text, with some changes."""
     for old, new in changes:

@@ -20,6 +20,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import FILE, TunedEntry, pick, read_tuned, recorded_entries, write_tuned
+from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions import tune
 from hopper_gemm.tune.run.questions.compare import Comparison, choose
@@ -32,8 +33,9 @@ from hopper_gemm.tune.study.schema import COUNTED
 from hopper_gemm.tune.study.space import begun_with, points, problem_label, space_of
 from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
+from tests.command import run as command
 from tests.tune.run import fakes
-from tests.tune.run.instant import ABOUT, FEW_SMS, SEARCH, Instant, replayed, rows_of, run_sweep, spec_of
+from tests.tune.run.instant import ABOUT, FEW_SMS, SEARCH, TUNE_SPACE, Instant, replayed, rows_of, run_sweep, spec_of
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
 
@@ -279,8 +281,6 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     spec = spec_of(tmp_path)
     run_sweep(spec, out, Instant())
     kernel = json.loads((out / "provenance.json").read_text())["kernel"]
-    from hopper_gemm.tune.parameters import kernel_digest
-
     assert folder_of(out, "h200") == out
     about = json.loads((out / "provenance.json").read_text())
     write_sealed(out / "provenance.json", {**about, "kernel": kernel_digest()})
@@ -370,12 +370,18 @@ def trials(number, **more):
     return {"budget": {"trials": number}, **more}
 
 
+def thinned(grid):
+    """A grid of a search with a single width and order of tiles."""
+    few = {"tile_n": 128, "raster": "m", "swizzle": 8}
+    return {name: few.get(name, value) for name, value in grid.items()}
+
+
 def test_the_space_of_tune_holds_what_a_search_needs():
     small, large = GemmProblem(1024, 1024, 1024), GemmProblem(8192, 8192, 8192)
     spec = question([large], seconds(10))
-    legal = [point for point, why in points(spec).items() if not why]
-    assert len(legal) > 3000
-    configs = {point.config for point in legal}
+    (own,) = spec.each()
+    thin = own.model_copy(update={"space": thinned(own.space), "grids": [*map(thinned, own.grids)]})
+    configs = {point.config for point, why in points(thin).items() if not why}
     varied = ("pace", "swap_ab", "split_k", "schedule", "multicast")
     for name, least in zip(varied, (2, 2, 3, 2, 2), strict=True):
         assert len({getattr(config, name) for config in configs}) >= least, name
@@ -480,8 +486,11 @@ RECIPES = [("tensor", 0), ("row", 128), ("blocks", 128)]
     ],
     ids=["batch-invariant", *(scales for scales, _ in RECIPES)],
 )
-def test_a_problem_of_a_rule_or_a_recipe_is_searched_and_the_best_serves_its_calls(tmp_path, problem, call, scales):
+def test_a_problem_of_a_rule_or_a_recipe_is_searched_and_the_best_serves_its_calls(
+    tmp_path, monkeypatch, problem, call, scales
+):
     """FP8 from the pick on."""
+    monkeypatch.setattr(tune, "_space", lambda: TUNE_SPACE)
     spec, out = question([problem], trials(6, final={"best": 2})), tmp_path / "h200" / "tune"
     usual = {"raster": "m", "swizzle": 8}
     if scales:
@@ -494,8 +503,6 @@ def test_a_problem_of_a_rule_or_a_recipe_is_searched_and_the_best_serves_its_cal
 
 
 def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
-    from tests.command import run as command
-
     words = "tune 8192 8192 8192 --context chained --backend replay --out"
     asked = [*words.split(), str(tmp_path / "t")]
     done = command(*asked, "--trials", "6")
@@ -503,9 +510,6 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     assert done.stdout.startswith("Replaying tune-8192x8192x8192-burst-chained from recorded measurements of an NVIDIA")
     for word in ("256x200x64", "=alternate", "cuBLAS, ", "runner-up", "waves", "intensity", "look-ahead", "limit"):
         assert word in done.stdout
-    again = command(*asked, "--trials", "8", "--json")
-    assert json.loads(again.stdout)["winner"]["speedup"] > 1
-    assert len(rows_of(tmp_path / "t")) == 8
 
 
 def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
