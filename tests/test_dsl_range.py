@@ -70,11 +70,6 @@ def test_a_kernel_that_does_not_compile_fails_the_run(script, monkeypatch, capsy
     assert verdicts(capsys.readouterr().out) == dict.fromkeys(script.KERNELS, "failed") | {"pingpong 128x128": "same"}
 
 
-def test_a_version_that_is_named_stands_in_place_of_its_packages_ends(script, fake, capsys):
-    script.main(["apache-tvm-ffi==0.1.99"])
-    assert {ffi for _, ffi in re.findall(r"DSL (\S+), TVM-FFI (\S+)", capsys.readouterr().out)} == {"0.1.99"}
-
-
 @pytest.mark.parametrize("argument", ["4.9.0", "numpy==2.0", "--help"])
 def test_an_argument_that_names_no_version_of_either_package_is_refused_in_one_line(script, capsys, argument):
     assert script.main([argument]) == 2
@@ -117,8 +112,3 @@ def test_the_compile_half_compiles_and_loads_everything_with_the_packages_that_a
     assert [*digests] == [*script.KERNELS]
     fields, dtype = script.KERNELS["pingpong 128x128"]
     assert digests["pingpong 128x128"] == read_cubin(compile_kernel(resolve(GemmConfig(**fields)), dtype).cubin).code
-
-
-def test_ci_runs_the_script_after_tests_and_site():
-    assert "set -- test dsl-range" in (ROOT / ".ci/run").read_text()
-    assert re.search(r"^dsl-range:.*\n\t\$\(PYTHON\) \.ci/dsl-range$", (ROOT / "Makefile").read_text(), re.MULTILINE)

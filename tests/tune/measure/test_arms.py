@@ -8,7 +8,6 @@ import torch
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure.arms import Arm, cublas_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.workload import MatrixSet
-from tests.gpu.rmsnorm import rmsnorm
 from tests.tune.measure.fake_cuda import FakeCuda
 
 
@@ -100,17 +99,3 @@ def test_the_spacer_is_given_the_first_elements_of_a_as_they_lie_in_memory(monke
     assert again is piece
     launch(matrices(3, 5))
     assert given[2][0].shape == (15,)
-
-
-@pytest.mark.parametrize("by_rows", [True, False])
-def test_an_rmsnorm_writes_all_of_a_with_what_it_holds(by_rows):
-    operands = matrices(by_rows=by_rows)
-    before, version = operands.a.clone(), operands.a._version
-    launch = rmsnorm(132)
-    for _ in range(2):
-        launch(operands)
-    assert torch.equal(operands.a.view(torch.int16), before.view(torch.int16))
-    assert operands.a._version == version + 2
-    operands.a.zero_()
-    launch(operands)
-    assert not operands.a.any()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopper_gemm.cli.options import titled, with_recipe
+from hopper_gemm.cli.shorthand import EXPLANATION
 from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -510,6 +511,7 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     assert done.stdout.startswith("Replaying tune-8192x8192x8192-burst-chained from recorded measurements of an NVIDIA")
     for word in ("256x200x64", "=alternate", "cuBLAS, ", "runner-up", "waves", "intensity", "look-ahead", "limit"):
         assert word in done.stdout
+    assert done.stdout.count(EXPLANATION) == 1
 
 
 def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):

@@ -14,7 +14,6 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.simulate import RecordedTask
-from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
 
 CUBE = GemmProblem(8192, 8192, 8192)
@@ -77,11 +76,3 @@ def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> R
     told = model + bent(configs, prior_error, seed + 1000)
     speedups = np.exp(times.min() - times)
     return RecordedTask(place_of(Point(CUBE, configs[0])), LegalSpace(configs), speedups, told)
-
-
-def rows(recorded: RecordedTask) -> list[Row]:
-    """The same as rows of a study."""
-    return [
-        Row(Point(CUBE, config), "ok", "", {"speedup": float(speedup)})
-        for config, speedup in zip(recorded.space.configs, recorded.speedups, strict=True)
-    ]

@@ -8,7 +8,7 @@ from hopper_gemm.lab.guard.baseline import RecordedBaseline
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.spec import AGAINST
-from hopper_gemm.tune.tables.comparison import cells, compare_page, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import cells, compare_page, means
 from tests.tune.tables.making import row, write_study
 
 
@@ -45,10 +45,6 @@ def test_a_mean_is_geometric_and_says_what_it_lacks_and_who_is_behind():
     assert cublas.behind == ("1024x512x512",), "an interval that touches 1 is even"
     assert cublaslt.speedup == 1.0
     assert "over 3 of 4 problems, least 0.500x on 1024x512x512, behind on 1: 1024x512x512" in str(cublas)
-
-
-def test_a_geometric_mean_passes_over_what_is_missing():
-    assert geometric_mean([2.0, float("nan"), 0.5]) == 1.0
 
 
 def test_the_page_leads_with_isolated_and_names_the_chained_figure_beside_it(tmp_path):

@@ -170,8 +170,3 @@ def test_the_command_writes_one_file_and_names_it(tmp_path):
     told = json.loads(done.stdout)
     assert told == {"file": str(tmp_path / "page.html"), "bytes": (tmp_path / "page.html").stat().st_size}
     assert 500_000 < told["bytes"] < 2_000_000
-
-
-def test_a_folder_without_a_study_is_one_line(tmp_path):
-    done = run("report", str(tmp_path))
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -18,7 +18,7 @@ from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.conclusion import conclude
 from hopper_gemm.tune.tables.pages.publish import comparison_title
-from hopper_gemm.tune.tables.pages.report import report, scope_line
+from hopper_gemm.tune.tables.pages.report import report
 from hopper_gemm.tune.tables.t4 import metadata, results
 from tests.tune.tables.making import ABOUT, row, write_study
 
@@ -33,11 +33,6 @@ def test_a_page_names_regime_context_boards_and_what_a_config_s_label_means(tmp_
     assert "Measured on an NVIDIA H200, driver 580, 2026-11-23 08:00 UTC." in text
     assert "## 64 x 64 x 64 bf16, burst, isolated" in text
     assert f"Configs: {LEGEND}." in text
-
-
-def test_rows_without_a_board_are_said_to_be_of_an_unknown_one(tmp_path):
-    study = read_study(write_study(tmp_path, row(board="unknown")))
-    assert scope_line(study) == "Regime: burst; context: isolated; board: unknown."
 
 
 def test_a_replayed_study_says_that_nothing_was_measured(tmp_path):

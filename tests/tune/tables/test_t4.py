@@ -74,26 +74,6 @@ RESULTS = {
 https://github.com/KernelTuner/kernel_tuner and its successor in AutoTuningAssociation/autotuning_methodology. What is
 only recommended there (timestamp, objectives, units) is required here."""
 
-METADATA = {
-    "type": "object",
-    "required": ["schema_version", "metadata"],
-    "properties": {
-        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-        "metadata": {
-            "type": "object",
-            "required": ["hardware", "environment"],
-            "properties": {
-                "zenodo": {"type": "object"},
-                "hardware": {"type": "object", "properties": {"hardware_description": {"type": "array"}}},
-                "environment": {
-                    "type": "object",
-                    "properties": {"device_query": {"type": "object"}, "requirements": {"type": "array"}},
-                },
-            },
-        },
-    },
-}
-
 
 def documents(paths):
     return [json.loads(path.read_text()) for path in paths]
@@ -108,7 +88,8 @@ def test_every_file_of_a_recorded_study_follows_the_schema(tmp_path):
     assert [len(one["results"]) for one in files] == [380, 380]
     for one in files:
         jsonschema.validate(one, RESULTS)
-    jsonschema.validate(about, METADATA)
+    assert about["schema_version"] == files[0]["schema_version"]
+    assert {"hardware", "environment"} <= about["metadata"].keys()
 
 
 def test_a_result_says_what_its_row_says(tmp_path):
@@ -165,16 +146,6 @@ def test_what_did_not_run_has_a_word_of_the_format_and_no_times(tmp_path):
 
 def test_every_status_has_a_word():
     assert set(INVALIDITY) == set(STATUSES)
-
-
-def test_the_schema_of_this_test_refuses_what_t4_refuses():
-    good = {"timestamp": "", "configuration": {}, "objectives": ["time"], "times": {}, "invalidity": "correct"}
-    with pytest.raises(jsonschema.ValidationError, match="'correctness' is a required property"):
-        jsonschema.validate({"schema_version": "1.0.0", "results": [good]}, RESULTS)
-    with pytest.raises(jsonschema.ValidationError, match="is not one of"):
-        jsonschema.validate(
-            {"schema_version": "1.0.0", "results": [{**good, "correctness": 1, "invalidity": "slow"}]}, RESULTS
-        )
 
 
 def test_a_folder_named_as_the_file_is_refused(tmp_path):
