@@ -177,7 +177,7 @@ def test_the_recorded_file_has_the_kernels_behind_marked_figures_and_no_others()
     assert named == read_todays_code(RECORDED).kernels.keys(), "run make pages"
 
 
-SAMPLE = 8
+SAMPLE = 4
 """Kernels of the file that are compiled again: others after each change of the sources."""
 
 

@@ -48,11 +48,6 @@ def test_unequal_repeats_do_not_shift_the_components():
     assert (found.between, found.within) == pytest.approx((BETWEEN, WITHIN), rel=0.1)
 
 
-def test_boards_that_agree_have_no_component():
-    (found,) = components_of(drawn(3, 4, 4, 100, between=0.0, within=0.002)).values()
-    assert found.between < 0.0005
-
-
 def test_an_entry_is_of_one_class_and_a_class_without_two_boards_has_no_component():
     """Durations of one entry lie on both sides of a limit; its class is that of their median."""
     short, long = drawn(4, 8, 2, 100, us=6.0), drawn(5, 8, 2, 100, us=500.0)

@@ -9,7 +9,6 @@ import pytest
 from cutlass import cute, pipeline
 
 from docs.generate.pages import depth, rings
-from docs.generate.pages.claims import CLAIMS
 from docs.generate.pages.wording import percent
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
@@ -20,11 +19,6 @@ from tests.conftest import ROOT
 def page(path: str) -> str:
     """A page's words, whatever its lines."""
     return " ".join((ROOT / path).read_text().split())
-
-
-def test_the_claims_name_their_sources_and_each_stands_once():
-    assert {letter for source, _, _ in CLAIMS for letter in source.split(", ")} == set("ABCD")
-    assert len({claim for _, claim, _ in CLAIMS}) == len(CLAIMS)
 
 
 @pytest.mark.results
@@ -183,19 +177,6 @@ def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
     assert "the gap between two groups of wgmma shrinks to a third" in page("docs/learn/2-stages.md")
 
 
-def test_no_page_says_that_the_tile_of_the_post_spills():
-    """C gives no cause of its row of 320."""
-    assert "that tile spills here and is as slow" in page("docs/seed-table.md")
-    assert "spills here too" not in page("docs/seed-table.md")
-
-
-def test_what_only_c_says_of_the_start_is_told_as_its_own():
-    """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
-    named = {claim: source for source, claim, _ in CLAIMS}
-    assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
-    assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
-
-
 @pytest.mark.results
 def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
     """The ladder ran a ring of as many bytes that stores from registers."""
@@ -205,12 +186,6 @@ def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
     assert 7 * (128 + 128) * 64 * 2 == (320 + 128) * 256 * 2
     assert len(full) > 0
     assert "here too where TMA stores the output" in depth.capacity()
-
-
-@pytest.mark.results
-def test_a_second_consumer_is_told_apart_by_stagger():
-    """It gains where a stage is released at once, and loses where a late release fills the same gap."""
-    assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
 
 
 @pytest.mark.results

@@ -19,7 +19,6 @@ from docs.generate.pages.prices import (
     over,
     ragged,
     torch_changes,
-    variants,
 )
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -106,16 +105,6 @@ def test_a_layer_with_gelu_takes_longer_than_its_product_at_every_size_timed():
     ours = [row for row in rows if row.get("kernel") == rows[0]["kernel"] and row["finish"].startswith("bias+gelu")]
     assert max(over(row, "plain product") for row in ours) < 1
     assert "than our product at every size timed" in (ROOT / "README.md").read_text()
-
-
-def test_a_variant_is_shown_by_its_time_over_that_of_the_kernel_with_all(tmp_path):
-    path = tmp_path / "linear.jsonl"
-    row = json.loads(layer([100.0] * 3, [90.0] * 3))
-    row["us"]["as it was"] = [105.0] * 3
-    path.write_text(json.dumps(row) + "\n" + layer([100.0] * 3, [90.0] * 3, "silu*up") + "\n")
-    lines = variants(path).splitlines()
-    assert lines[-1].startswith("| `linear` with bias and gelu | 64x8x8 | 1.050x |")
-    assert len(lines) == 3
 
 
 def test_padded_problems_have_their_mean_over_boards_and_problems(tmp_path):
