@@ -303,17 +303,6 @@ def test_a_search_is_that_of_tune_and_its_workers_stay_from_problem_to_problem(g
     assert (gpu.tuned(both, seconds=3600).measured, len(gpu.executors)) == ([], 1)
 
 
-def test_a_search_that_was_killed_keeps_its_rows_and_goes_on(gpu):
-    gpu.stop_after = 2
-    with pytest.raises(KeyboardInterrupt):
-        gpu.tuned(product, seconds=3600, candidates=4)
-    gpu.stop_after = None
-    assert len(gpu.tuned(product, seconds=3600, candidates=4).measured) == 1
-    first, second = gpu.executors
-    assert sum(first.measured.values()) + sum(second.measured.values()) == 4
-    assert not first.measured.keys() & second.measured.keys()
-
-
 def test_a_search_replaces_picks_and_searches_chained_calls_in_their_context(gpu):
     def work():
         with hopper_gemm.chained():

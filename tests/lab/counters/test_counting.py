@@ -226,17 +226,6 @@ def stages(*names):
     return {number: (name, "why" if name == "failed" else "") for number, name in enumerate(names)}
 
 
-def test_launches_go_to_points_by_their_order():
-    found = settle(POINTS, stages(*["counted"] * 4), launches("nvjet", "ours", "ours", "ours"))
-    assert [found[point].figures["dram_read_bytes"] for point in POINTS] == [1, 2, 3, 4]
-
-
-def test_one_that_failed_takes_no_launch():
-    found = settle(POINTS, stages("counted", "failed", "counted", "counted"), launches("nvjet", "ours", "ours"))
-    assert found[POINTS[1]].reason == "why"
-    assert [found[point].figures["dram_read_bytes"] for point in (POINTS[0], *POINTS[2:])] == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "seen",
     [
@@ -248,13 +237,6 @@ def test_one_that_failed_takes_no_launch():
 )
 def test_no_launch_is_given_away_where_the_order_is_in_doubt(seen):
     assert settle(POINTS, stages(*["counted"] * 4), launches(*seen)) == {}
-
-
-def test_the_launch_in_which_the_program_died_may_stand_at_the_end():
-    for seen in (("nvjet", "ours"), ("nvjet", "ours", "ours")):
-        found = settle(POINTS, stages("counted", "counted", "profiling"), launches(*seen), "died")
-        assert [found[point].reason for point in POINTS[:3]] == ["", "", "died"]
-        assert POINTS[3] not in found
 
 
 def test_alone_a_point_takes_all_that_was_seen_if_it_begins_with_its_own():

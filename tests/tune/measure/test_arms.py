@@ -20,16 +20,6 @@ def test_torch_takes_the_call_for_either_output(dtype, wide):
     cublas_launch(MatrixSet(a, b, out, out))
 
 
-def test_only_another_type_is_named(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "mm", lambda a, b, **options: asked.append(options))
-    a, b, same, wide = torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2, dtype=torch.float64)
-    cublas_launch(MatrixSet(a, b, same, same))
-    cublas_launch(MatrixSet(a, b, wide, wide))
-    assert [set(options) for options in asked] == [{"out"}, {"out", "out_dtype"}]
-    assert asked[1]["out_dtype"] == torch.float64
-
-
 # Graphs --------------------------------------------------------------------------------------
 
 

@@ -120,15 +120,6 @@ def test_a_coordinator_that_is_terminated_removes_its_key_and_the_next_one_those
     assert list(key.parent.iterdir()) == [key]
 
 
-def test_a_worker_that_cannot_join_says_so_on_its_terminal_and_ends(place, coordinators):
-    """Dask's own messages go to a file; this one does not."""
-    one, other = coordinators
-    worker = place.command("worker", one.address, "--pem", str(other.pem), "--gpus", "0")
-    assert worker.wait(120) == 2
-    (line,) = place.errors.read_text().splitlines()
-    assert line.startswith(f"hopper-gemm: nobody listens at {one.address}, or not with the key of {other.pem}; ")
-
-
 PAGES = ("status", "info/main/workers.html", "info/main/logs.html", "json/counts.json", "metrics", "health")
 
 

@@ -36,7 +36,7 @@ from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
 from tests.command import run as command
 from tests.tune.run import fakes
-from tests.tune.run.instant import ABOUT, FEW_SMS, SEARCH, TUNE_SPACE, Instant, replayed, rows_of, run_sweep, spec_of
+from tests.tune.run.instant import ABOUT, FEW_SMS, SEARCH, TUNE_SPACE, Instant, rows_of, run_sweep, spec_of
 
 CUBE, WIDE = GemmProblem(4096, 4096, 4096), GemmProblem(1024, 8192, 4096)
 
@@ -271,12 +271,6 @@ def test_a_kind_that_fails_does_not_keep_back_the_other_and_is_tried_again(tmp_p
     }
 
 
-def test_a_limit_counts_some_configs_and_cublas_on_their_problems(tmp_path, target):
-    found, asked = counted(target, tmp_path / "c", limit=2, kinds=("profile",))
-    assert found.written == 3
-    assert len(asked.tasks[0][1].points) == 3
-
-
 def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     out = tmp_path / "results" / "small"
     spec = spec_of(tmp_path)
@@ -289,12 +283,6 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     assert len(rows_of(out, "counters")) == 6 + 5
     finished = Sweep(spec, out, {**ABOUT, "kernel": kernel_digest()}).finished
     assert finished, kernel
-
-
-def test_counters_are_not_put_beside_what_they_do_not_belong_to(tmp_path, target):
-    run_sweep(spec_of(tmp_path), tmp_path / "s")
-    with pytest.raises(ResultsError, match="was begun with another question"):
-        Counting(target, tmp_path / "s", "NVIDIA H200")
 
 
 # --- lists
@@ -512,16 +500,6 @@ def test_tune_replays_a_recorded_study_and_says_why_the_winner_won(tmp_path):
     for word in ("256x200x64", "=alternate", "cuBLAS, ", "runner-up", "waves", "intensity", "look-ahead", "limit"):
         assert word in done.stdout
     assert done.stdout.count(EXPLANATION) == 1
-
-
-def test_a_replay_with_finals_writes_no_tuned_table(tmp_path):
-    """matmul reads the table, and a replay found nothing new."""
-    spec, recorded, out = spec_of(tmp_path), tmp_path / "measured" / "s", tmp_path / "replayed" / "s"
-    run_sweep(spec, recorded)
-    replayed(spec, out, recorded)
-    assert len(rows_of(out, "final")) == len(rows_of(recorded, "final")) > 0
-    assert (recorded.parent / FILE).is_file()
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
 def test_a_study_to_replay_is_chosen_by_its_spec_and_rows_are_read_only_where_the_problem_stands(monkeypatch):
