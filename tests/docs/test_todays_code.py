@@ -17,7 +17,6 @@ from docs.generate.todays_code import (
     UNKNOWN,
     Measured,
     TodaysCode,
-    code_columns,
     compiled,
     kernel_name,
     mark,
@@ -159,12 +158,6 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_reason(tmp_path, monke
     monkeypatch.setattr("hopper_gemm.lab.guard.binaries.build", lambda *asked: SimpleNamespace(failed=failed))
     with pytest.raises(ChildProcessError, match=r"128x.* must compile but does not \(compile error: no\); fix"):
         compiled(KERNELS[:1], tmp_path / "store")
-
-
-def test_a_benchmark_notes_the_digests_and_the_dsl_by_which_its_figures_are_compared(monkeypatch):
-    monkeypatch.setattr(today, "compile_into", lambda store, kernel: CubinReport(*[0] * 9, f"{kernel.config.tile_m}"))
-    noted = code_columns({"ours": CONFIG, "plain": OTHER}, CUBE)
-    assert noted == {"code": {"ours": "128", "plain": "256"}, "dsl": versions()[DSL]}
 
 
 def test_the_recorded_file_is_of_todays_sources():
