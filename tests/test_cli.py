@@ -301,28 +301,6 @@ def test_json_leaves_stdout_to_the_data(tmp_path):
     assert found["status"] == {"ok": 48}
 
 
-def test_a_replay_goes_on_in_its_folder_and_one_of_another_question_stands_beside_it(tmp_path):
-    """Nothing that an earlier replay wrote is deleted."""
-    for name in ("results", "sweeps", "hopper_gemm"):
-        (tmp_path / name).symlink_to(ROOT / name) if name != "results" else (tmp_path / name).mkdir()
-    spec = tmp_path / "options.toml"
-    text = (ROOT / "sweeps/archive/options.toml").read_text()
-    spec.write_text(text)
-    out = tmp_path / "out"
-    asked = ["sweep", str(spec), "--backend", "replay", "--from", OPTIONS, "--out", str(out)]
-    assert run(*asked).returncode == 0
-    before = (out / "rows.csv").read_bytes()
-    assert run(*asked).returncode == 0
-    assert (out / "rows.csv").read_bytes() == before
-    spec.write_text(text.replace("seed = 0", "seed = 1"))
-    files = {path: path.read_bytes() for path in out.iterdir()}
-    for more in (["--dry-run"], []):
-        done = run(*asked, *more)
-        assert done.returncode == 2
-        assert "was begun with another question; name another folder with --out" in done.stderr
-        assert {path: path.read_bytes() for path in out.iterdir()} == files
-
-
 def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
     spec = tmp_path / "new.toml"
     spec.write_text((ROOT / SEED).read_text().replace('name = "seed-table"', 'name = "new"'))
@@ -441,23 +419,6 @@ def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(
     assert own == f"{tmp_path / 'h200' / FILE} (3 entries)"
     assert recorded.startswith("results/h200/best_configs.json (")
     assert "is left out" in found[1].value
-
-
-def test_doctor_tells_whether_counters_can_be_read(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("hopper_gemm.lab.counters.profiler.PATHS", (f"{tmp_path}/*/ncu",))
-    mark, found = _ncu_finding()
-    assert mark == "note"
-    assert "no ncu on PATH" in found
-    (tmp_path / "ncu").write_text("")
-    (tmp_path / "ncu").chmod(0o755)
-    assert _ncu_finding() == ("ok", str(tmp_path / "ncu"))
-
-
-def _ncu_finding() -> tuple[str, str]:
-    from hopper_gemm.cli.doctor import examine
-
-    return next((finding.mark, finding.value) for finding in examine() if finding.what == "ncu")
 
 
 def test_store_tells_where_kernels_lie_and_clears_them_alone(monkeypatch, tmp_path):

@@ -96,22 +96,27 @@ def test_halves_of_the_boards_are_drawn_both_and_differ_by_seed():
     assert len({tuple(sorted(one)) for one in found}) > 20
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    """Recorded measurements of the same machine code."""
+    return same_code()
+
+
 @pytest.mark.results
-def test_the_components_that_publish_are_those_of_the_recorded_rows():
+def test_the_components_that_publish_are_those_of_the_recorded_rows(recorded):
     """Rounded as they are written; a study recorded since changes them."""
-    found = components_of(same_code()).values()
+    found = components_of(recorded).values()
     assert [(round(b, 4), round(w, 4), round(d, 2), *n) for _, b, w, d, *n in map(astuple, found)] == [
         tuple(one)[1:] for one in map(astuple, COMPONENTS)
     ]
 
 
 @pytest.mark.results
-def test_published_intervals_are_right_on_boards_left_out():
+def test_published_intervals_are_right_on_boards_left_out(recorded):
     """In each class of duration at least 93 times in a hundred, where 95 are promised; at least 90 times where half of
     the boards are left out, which leaves few entries."""
-    measured = same_code()
-    for left_out, least in ((alone(measured), 0.93), (in_halves(measured["board"]), 0.9)):
-        found = coverage(measured, left_out)
+    for left_out, least in ((alone(recorded), 0.93), (in_halves(recorded["board"]), 0.9)):
+        found = coverage(recorded, left_out)
         assert len(found) == len(COMPONENTS)
         assert found["mean"].min() >= least
 

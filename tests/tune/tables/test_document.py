@@ -145,7 +145,7 @@ def test_no_text_of_a_study_becomes_an_element_or_a_script(tmp_path):
     assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", script) == []
 
 
-RECORDED = ("seed-table", "suite", "ladder", "short/tune", "steady/steady-i", "neighbours/walk", "map", "space")
+RECORDED = ("seed-table", "suite", "ladder", "short/tune", "map", "space")
 
 
 @pytest.mark.results
