@@ -28,7 +28,7 @@ from tests.tune.run.instant import LADDER, run_sweep
 from tests.tune.tables.making import row, write_study
 
 RECORDED = "results/h200/seed-table"
-WALL, OPTIONS = (f"results/archive/h200/2026-11-21-{name}" for name in ("wall", "options"))
+WALL = "results/archive/h200/2026-11-21-wall"
 SEED = "sweeps/seed-table.toml"
 SUITE = "sweeps/shapes/suite.toml"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -18,61 +19,8 @@ from tests.tune.tables.making import row, write_study
 
 STAGGER = ROOT / "results/archive/h200/2026-11-21-stagger"
 
-NUMBER = {"type": "number"}
-RESULTS = {
-    "type": "object",
-    "required": ["schema_version", "results"],
-    "properties": {
-        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-        "metadata": {
-            "properties": {
-                "compute_api": {"enum": ["OpenCL", "CUDA", "Vulkan"]},
-                "timeunit": {"enum": ["nanoseconds", "microseconds", "milliseconds", "seconds"]},
-            }
-        },
-        "results": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["timestamp", "configuration", "objectives", "times", "invalidity", "correctness"],
-                "properties": {
-                    "timestamp": {"type": "string"},
-                    "configuration": {"type": "object"},
-                    "objectives": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                    "times": {
-                        "type": "object",
-                        "properties": {
-                            "runtimes": {"type": "array", "items": NUMBER},
-                            "compilation_time": NUMBER,
-                            "framework": NUMBER,
-                            "search_algorithm": NUMBER,
-                            "validation": NUMBER,
-                            "benchmark": NUMBER,
-                        },
-                    },
-                    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
-                    "correctness": {"enum": [0, 1]},
-                    "measurements": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["name", "value", "unit"],
-                            "additionalProperties": False,
-                            "properties": {
-                                "name": {"type": "string"},
-                                "value": {"type": ["number", "string", "array"]},
-                                "unit": {"type": "string"},
-                            },
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
-"""What T4 1.0.0 asks of a results file, and more strictly: written anew from kernel_tuner/schema/T4/1.0.0 of
-https://github.com/KernelTuner/kernel_tuner and its successor in AutoTuningAssociation/autotuning_methodology. What is
-only recommended there (timestamp, objectives, units) is required here."""
+RESULTS = json.loads(Path(__file__).with_name("t4.json").read_text())
+"""The schema of a results file."""
 
 
 def documents(paths):
