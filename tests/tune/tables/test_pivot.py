@@ -7,10 +7,10 @@ import pytest
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.tune.study.reader import frame_of, read_study
+from hopper_gemm.tune.study.reader import frame_of
 from hopper_gemm.tune.study.row import ResultsError
-from hopper_gemm.tune.tables.pivot import best_row, config_of, effects, groups, pivot, rows_of, serving_all
-from tests.tune.tables.making import row, write_study
+from hopper_gemm.tune.tables.pivot import best_row, config_of, effects, groups, pivot, serving_all
+from tests.tune.tables.making import row
 
 
 @pytest.fixture
@@ -117,10 +117,3 @@ def test_a_config_that_serves_all_problems_ran_on_all_of_them_and_is_judged_by_i
     table = serving_all(frame_of(rows), "worst")
     assert table["worst"].tolist() == [1.0, 0.9]
     assert serving_all(frame_of(rows), "mean")["geometric mean"].iloc[0] == pytest.approx((1.2 * 0.9) ** 0.5)
-
-
-def test_rows_of_several_processes_stand_in_a_frame_as_one(tmp_path):
-    finals = [row(stage="final", process=p, pairs=((100.0, 90.0 + p),), processes=1) for p in range(3)]
-    frame = rows_of(read_study(write_study(tmp_path, *finals)), "final")
-    assert frame[["processes", "pairs", "problem"]].to_numpy().tolist() == [[3, 3, "64x64x64"]]
-    assert frame["speedup"].tolist() == [0.91]

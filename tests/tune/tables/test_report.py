@@ -48,13 +48,6 @@ def test_a_best_that_cannot_be_told_from_others_is_said_not_to_be_alone(tmp_path
     assert "1 of 2 others cannot be told from it." in page(tmp_path, *rows, noise={"64x64x64 burst isolated": 0.002})
 
 
-def test_finals_of_several_processes_stand_as_one_measurement(tmp_path):
-    finals = [row(stage="final", process=p, pairs=((100.0, 102.0),) * 2) for p in range(3)]
-    text = page(tmp_path, row(), *finals)
-    assert "Measured again, 6 pairs in 3 fresh processes:" in text
-    assert "**1.020x [1.020, 1.020]**" in text
-
-
 def test_configs_that_share_the_first_place_are_listed(tmp_path):
     text = page(tmp_path, row(), even={"64x64x64 burst isolated": ["one", "two"]})
     assert "No unique best: 2 finals are even within the noise: `one`; `two`." in text
