@@ -138,7 +138,7 @@ class Ground:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         small = fakes.SPEC.replace("[64, 128, 320]", "[64, 128, 192, 320]")
-        for name, text in (("exhaustive", small), ("searched", SEARCH)):
+        for name, text in (("exhaustive", small), ("searched", SEARCH.replace('"gp"', '"random"'))):
             path = folder / f"{name}.toml"
             path.write_text(text)
             self.specs[name] = read_spec(path)

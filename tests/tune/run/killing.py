@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ class Range:
         while self.alive() and time.monotonic() < until:
             time.sleep(0.05)
         return list(self.alive().values())
+
+    def until(self, condition: Callable[[], bool], coordinator: subprocess.Popen[str]) -> None:
+        """Wait for a condition, while the coordinator runs."""
+        until = time.monotonic() + 120
+        while not condition():
+            assert coordinator.poll() is None, self.errors.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """End the commands; nothing that they started may live on."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        assert self.gone(20) == []
 
     def rows(self) -> int:
         """Lines of the rows file so far."""

@@ -35,11 +35,7 @@ def test_killed_at_random_the_same_command_goes_on(tmp_path, executor, seed):
 def place(tmp_path):
     found = Range(tmp_path / "r", 2, "local", NARROW, seconds=0.2)
     yield found
-    for one in found.processes:
-        if one.poll() is None:
-            one.kill()
-            one.wait()
-    assert found.gone(20) == []
+    found.end()
 
 
 def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(place):
@@ -71,24 +67,16 @@ def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(plac
     assert all(len(line.split()) == 4 for line in among), "one finalist each"
 
 
-def until_rows(place, coordinator, rows=4):
-    until = time.monotonic() + 120
-    while place.rows() < rows:
-        assert coordinator.poll() is None, place.errors.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once(place):
     """Two GPUs, the parent killed, the same command: both are used again, and there is no traceback."""
     (place.folder / "log.plan").write_text('{"seconds": 1.0}')  # a busy machine interrupts it before it has ended
     first = place.start()
-    until_rows(place, first)
+    place.until(lambda: place.rows() >= 4, first)
     first.kill()
     first.wait()
     second = place.start()
     second_boards = place.rows()
-    until_rows(place, second, second_boards + 6)
+    place.until(lambda: place.rows() >= second_boards + 6, second)
     log = [line.split() for line in Path(place.log).read_text().splitlines() if line.startswith("measure")]
     assert {words[2] for words in log[-6:]} == {"GPU-fake-0", "GPU-fake-1"}
     second.send_signal(signal.SIGINT)
@@ -102,10 +90,8 @@ def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once
 def test_a_child_that_hangs_does_not_outlive_its_killed_parent(place):
     (place.folder / "log.plan").write_text('{"all": "hang"}')
     coordinator = place.start()
-    until = time.monotonic() + 120
-    while "measure" not in (Path(place.log).read_text() if Path(place.log).exists() else ""):
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    log = Path(place.log)
+    place.until(lambda: log.exists() and "measure" in log.read_text(), coordinator)
     assert len(place.alive()) > 3
     coordinator.kill()
     coordinator.wait()
@@ -116,11 +102,7 @@ def test_a_worker_that_keeps_dying_is_left_alone_with_one_line_and_the_others_go
     plan = place.folder / "log.plan"
     plan.write_text('{"gpu 1": "unusable", "hold": true}')
     coordinator = place.start()
-    until = time.monotonic() + 120
-    while "cannot be used" not in place.errors.read_text():  # else a busy machine may be done before it is told
-        assert coordinator.poll() is None, place.errors.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    place.until(lambda: "cannot be used" in place.errors.read_text(), coordinator)  # else it may be done before
     plan.with_suffix(".next").write_text('{"gpu 1": "unusable"}')
     plan.with_suffix(".next").rename(plan)  # whole, as children read it all the time
     assert coordinator.wait(180) == 0, place.errors.read_text()
