@@ -50,11 +50,7 @@ def always_zero(a, b, out):
 
 
 class World:
-    """A GPU that is none: launches run on the CPU, and arms take as long as they are told.
-
-    Args:
-        monkeypatch: of the test.
-    """
+    """A GPU that is none: launches run on the CPU, and arms take as long as they are told."""
 
     care = USUAL
 

@@ -50,12 +50,7 @@ class Asks(Question):
 
 
 class Script:
-    """An executor whose workers do what a function says.
-
-    Args:
-        act: given worker, number and task returns events.
-        boards: of the workers, by name.
-    """
+    """An executor whose workers do what a function says: given worker, number and task it returns events."""
 
     def __init__(self, act, boards=None, awaited="more"):
         self.events = [(n, Joined({"name": "H", "uuid": b})) for n, b in (boards or {"w0": "A"}).items()]

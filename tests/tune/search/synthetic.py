@@ -61,13 +61,8 @@ def bent(configs: list[GemmConfig], spread: float, seed: int) -> np.ndarray:
 
 
 def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> RecordedTask:
-    """A recorded problem.
-
-    Args:
-        seed: of interactions, cliffs and noise; the prior's error has another.
-        interactions: spread of each pair's table in the measured times.
-        prior_error: spread of each pair's table in what the samplers are told: never the model behind the times.
-    """
+    """A recorded problem. ``interactions`` is the spread of each pair's table in the measured times; ``prior_error``
+    that of other tables, in what the samplers are told: never the model behind the times."""
     configs = legal_configs()
     model = predictions(configs, CUBE)
     rng = np.random.default_rng(seed)
