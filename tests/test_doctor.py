@@ -87,16 +87,6 @@ def test_what_differs_from_what_is_needed_is_called_what_it_is_with_its_fix(chan
     assert fix in one.fix
 
 
-@pytest.mark.parametrize(
-    ("version", "mark"), [("0.1.10", "missing"), ("0.1.11", "ok"), ("0.1.15.post2", "ok"), ("0.2.0", "missing")]
-)
-def test_a_tvm_ffi_of_the_range_that_pyproject_requires_is_ok_and_any_other_is_missing_with_its_fix(version, mark):
-    (required,) = (one for one in PROJECT["dependencies"] if one.startswith("apache-tvm-ffi"))
-    one = judged(installed={"apache-tvm-ffi": version}, requirements=(required,))["apache-tvm-ffi"]
-    assert one.mark == mark
-    assert one.fix == ("" if mark == "ok" else f'pip install "{required}"')
-
-
 @pytest.mark.parametrize("cuda", ["12.8", "13.0", "13.2"])
 def test_a_build_of_torch_for_the_drivers_cuda_or_an_earlier_one_is_ok(cuda):
     """Minor versions of one major version run on each other's drivers."""

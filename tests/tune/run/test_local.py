@@ -1,4 +1,4 @@
-"""The local executor: a worker for each GPU, whose children see that board alone, kept for later questions if asked."""
+"""The local executor: a worker for each GPU, whose children see that board alone; and what is refused before one."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.kept import Kept
 from hopper_gemm.tune.run.executors.local import Local
-from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import Joined
 from tests.tune.run import fakes
-from tests.tune.run.instant import ABOUT, rows_of, spec_of
 from tests.tune.run.killing import Range
 from tests.tune.tables.making import row, write_study
 
 
-@pytest.fixture
-def job(tmp_path, monkeypatch):
+def test_each_child_sees_the_board_that_its_index_means_to_the_parent(tmp_path, monkeypatch):
+    """CUDA_VISIBLE_DEVICES of a child is the UUID, whatever order the parent's has."""
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return fakes.job(tmp_path)
-
-
-def test_each_child_sees_the_board_that_its_index_means_to_the_parent(monkeypatch, job):
-    """CUDA_VISIBLE_DEVICES of a child is the UUID, whatever order the parent's has."""
+    job = fakes.job(tmp_path)
     job = replace(job, rig=replace(job.rig, find=fakes.find_visible))
     for text, boards in (("2,1", ["GPU-c", "GPU-b"]), ("GPU-b,GPU-a", ["GPU-b", "GPU-a"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
@@ -58,19 +50,3 @@ def test_a_refused_warm_start_is_one_line_and_leaves_no_folder(tmp_path, asked, 
     (line,) = place.errors.read_text().splitlines()
     assert line.endswith(message)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_later_run_meets_the_workers_of_an_earlier_one(tmp_path, job):
-    spec = spec_of(tmp_path)
-    kept = Kept(Local(replace(job, fresh=spec.final.fresh), [0]))
-    try:
-        for name in ("first", "second"):
-            run(Sweep(spec, tmp_path / name, ABOUT), kept)
-    finally:
-        kept.end()
-    figures = [[(row.point, row.status) for row in rows_of(tmp_path / name)] for name in ("first", "second")]
-    assert figures[0] == figures[1]
-    finals = [rows_of(tmp_path / name, "final") for name in ("first", "second")]
-    assert len(finals[0]) == len(finals[1]) == 2 * spec.final.processes
-    processes = [line.split()[1] for line in (tmp_path / "log").read_text().splitlines() if line.startswith("measure")]
-    assert len({*processes}) < len(processes) / 2
