@@ -87,7 +87,15 @@ best = 2
 
 
 TUNE_SPACE = {
-    "space": {"tile_m": [64, 128], "tile_n": 64, "pdl": False, "raster": ["m", "n"], "swizzle": [4, 8]},
+    "space": {
+        "tile_m": [64, 128],
+        "tile_n": 64,
+        "raster": ["m", "n"],
+        "swizzle": [4, 8],
+        "pdl": False,
+        "reverse_k": False,
+        "split_k": 1,
+    },
     "grids": [],
 }
 """Instead of the space of ``tune``, whose points take seconds to list."""
