@@ -129,8 +129,3 @@ def test_a_path_that_is_not_here_is_found_in_the_package_and_one_that_is_here_go
     assert here_or_recorded(asked) == package / "package" / name
     asked.mkdir(parents=True)
     assert here_or_recorded(asked) == asked
-
-
-def test_a_path_that_is_nowhere_stays_as_it_was_named(package):
-    asked = (package / "sweeps/two.toml").relative_to(package)
-    assert here_or_recorded(asked) == asked

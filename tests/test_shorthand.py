@@ -29,7 +29,7 @@ def test_the_words_of_a_config_are_settings_that_make_the_same_config():
         assert resolve(config_of(options.config_values(words.split()))) == config
 
 
-EXPLAIN, REPLAY = ["explain", "64", "64", "64"], ["tune", "8192", "8192", "8192", "--context", "chained"]
+EXPLAIN = ["explain", "64", "64", "64"]
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,17 @@ EXPLAIN, REPLAY = ["explain", "64", "64", "64"], ["tune", "8192", "8192", "8192"
     [
         [*EXPLAIN, "--gpu", "h200"],
         [*EXPLAIN, "--set", "tile_m=100"],
-        [*REPLAY, "--backend", "replay", "--trials", "3", "--out"],
         ["compare", "4096", "4096", "4096", "--backend", "replay"],
         ["table", "results/h200/seed-table"],
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_command_explains_the_shorthand_beside_its_first_config_or_prints_none(tmp_path, command):
-    output = [str(tmp_path / "short")] * (command[-1] == "--out")
-    before, explanation, after = run(*command, *output).stdout.partition(EXPLANATION)
+def test_a_command_explains_the_shorthand_beside_its_first_config_or_prints_none(command):
+    before, explanation, after = run(*command).stdout.partition(EXPLANATION)
     assert explanation
     assert len(LABEL.findall(before)) <= 1
     assert EXPLANATION not in after
-    long = run(*command, *output, "--long").stdout
+    long = run(*command, "--long").stdout
     assert "tile_m=" in long
     assert not LABEL.search(long)
     assert EXPLANATION not in long

@@ -1,4 +1,4 @@
-"""An interval that covers the truth, in either context."""
+"""An interval that covers the truth, in either context; who is out of a race, and who has won it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hopper_gemm.tune.point import Sample
-from hopper_gemm.tune.statistics import Ratio, noise_floor, speedup
+from hopper_gemm.tune.statistics import Ratio, even, hopeless, noise_floor, speedup
 
 
 def drifting_pairs(rng, truth: float, count: int, process: int = 0, bias: float = 0.0) -> list[Sample]:
@@ -74,11 +74,6 @@ def test_processes_that_disagree_widen_the_interval():
     assert half_width(speedup(apart)) > 3 * half_width(speedup(alike))
 
 
-def test_the_same_pairs_and_seed_give_the_same_interval():
-    pairs = drifting_pairs(np.random.default_rng(3), 1.0, 15)
-    assert speedup(pairs, seed=4) == speedup(pairs, seed=4)
-
-
 def test_no_pairs_are_refused():
     with pytest.raises(ValueError, match="needs at least one pair but got none"):
         speedup([])
@@ -102,3 +97,32 @@ def test_boards_count_alike_and_what_they_differ_by_widens_the_interval():
 def test_the_noise_floor_is_how_far_the_control_strays():
     assert noise_floor(Ratio(1.001, 0.998, 1.004, 20)) == pytest.approx(0.004)
     assert noise_floor(Ratio(0.990, 0.985, 0.995, 20)) == pytest.approx(0.015)
+
+
+def ratio(low, median, high) -> Ratio:
+    return Ratio(median, low, high, pairs=3)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "noise", "out"),
+    [
+        (ratio(0.80, 0.85, 0.90), 0.01, True),
+        (ratio(0.80, 0.85, 0.985), 0.01, False),  # within the noise of the best's interval
+        (ratio(0.80, 0.85, 0.979), 0.01, True),
+        (ratio(0.80, 0.85, 0.95), 0.05, False),
+        (ratio(1.01, 1.02, 1.03), 0.0, False),
+    ],
+)
+def test_only_what_lies_wholly_below_the_best_is_out(candidate, noise, out):
+    assert hopeless(candidate, ratio(0.99, 1.0, 1.01), noise) is out
+
+
+def test_a_leader_alone_is_the_unique_best():
+    assert even([ratio(0.9, 0.91, 0.92), ratio(1.0, 1.01, 1.02)], 0.001) == [1]
+    assert even([], 0.001) == []
+
+
+def test_finals_that_reach_the_leader_share_its_place():
+    finals = [ratio(0.9, 0.91, 0.92), ratio(1.0, 1.01, 1.02), ratio(0.98, 0.99, 1.001), ratio(0.97, 0.98, 0.996)]
+    assert even(finals, 0.0) == [1, 2]
+    assert even(finals, 0.005) == [1, 2, 3]

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from docs.generate.chapters.listing import file_of, functions, listing, read, write
+from docs.generate.chapters.listing import functions, listing, read, write
 from docs.generate.pages.chapters import CHAPTERS
 
 pytestmark = pytest.mark.results
@@ -57,9 +57,3 @@ def test_a_syntax_error_is_named_by_the_line_of_the_file(tmp_path):
     path.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=f"line {at}: "):
         read([1], tmp_path)
-
-
-def test_a_folder_without_a_chapter_says_how_to_make_it(tmp_path):
-    with pytest.raises(ValueError, match=r"3-producer\.py does not exist; python -m docs.generate.chapters --write"):
-        read([3], tmp_path)
-    assert file_of(3, tmp_path).name == "3-producer.py"

@@ -9,12 +9,13 @@ import pytest
 from cutlass import cute, pipeline
 
 from docs.generate.pages import depth, rings
-from docs.generate.pages.claims import CLAIMS
 from docs.generate.pages.wording import percent
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.tune.parameters import varied
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.results
 
 
 def page(path: str) -> str:
@@ -22,12 +23,6 @@ def page(path: str) -> str:
     return " ".join((ROOT / path).read_text().split())
 
 
-def test_the_claims_name_their_sources_and_each_stands_once():
-    assert {letter for source, _, _ in CLAIMS for letter in source.split(", ")} == set("ABCD")
-    assert len({claim for _, claim, _ in CLAIMS}) == len(CLAIMS)
-
-
-@pytest.mark.results
 def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
     """Never with one stage; with four as long as any group is, since a load always is."""
     one, four = rings.overlaps("one stage"), rings.overlaps("one consumer, stagger 0")
@@ -35,7 +30,6 @@ def test_the_time_stamps_say_when_a_load_and_a_group_are_both_under_way():
     assert 0.5 < four["both"] == pytest.approx(four["group"])
 
 
-@pytest.mark.results
 @pytest.mark.parametrize(("name", "stages"), [("one stage", 1), ("two stages", 2), ("three stages", 3)])
 def test_beside_a_group_a_load_of_every_stage_but_one_can_be_under_way(name, stages):
     """The mean over time is that beside groups and that between them."""
@@ -46,7 +40,6 @@ def test_beside_a_group_a_load_of_every_stage_but_one_can_be_under_way(name, sta
     assert found["full"] <= 1 - found["group"]
 
 
-@pytest.mark.results
 def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
     """The verdict on an elected thread says so."""
     floor = max(rings.recorded("ring").provenance["noise"].values())
@@ -55,7 +48,6 @@ def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
     assert min(gains) > floor
 
 
-@pytest.mark.results
 def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
     """At the same look-ahead stagger 1 has a stage more; the best of each tile is one pair for a tile and a problem."""
     ones, found = depth.ran("one-consumer"), depth.pairings()
@@ -68,7 +60,6 @@ def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
     assert len(found["best of each tile"]) == ones.groupby(["problem", "tile"]).ngroups
 
 
-@pytest.mark.results
 def test_barriers_are_compared_between_rings_that_load_as_much_ahead():
     """A ring of one size would compare 12 k-blocks ahead at depth 4 with 8 at depth 8."""
     flat = depth.joint(0).query("problem == '4096x4096x4096' and tile_m == 128").set_index(["k_depth", "stages"])
@@ -79,7 +70,6 @@ def test_barriers_are_compared_between_rings_that_load_as_much_ahead():
     assert f"runs at {equal[8].median():.2f} of its speed" in depth.many_stages()
 
 
-@pytest.mark.results
 def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
     """Not the one ring that gains everywhere alone."""
     deep = depth.pairings()[f"same stages, {depth.LONG_ENOUGH} clocks ahead or more"]
@@ -89,7 +79,6 @@ def test_the_verdict_on_a_late_release_tells_every_problem_of_the_deep_rings():
     assert [one for one in medians if percent(one) not in found] == []
 
 
-@pytest.mark.results
 def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
     """In rings of the same depths and stages ahead they gain as one does, so it says nothing of a queued group."""
     one, several = depth.pairings()["same look-ahead"], depth.several_at_equal_look_ahead()
@@ -101,14 +90,12 @@ def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
     assert "no evidence for the queue" in found
 
 
-@pytest.mark.results
 def test_the_time_stamps_have_a_group_always_under_way_once_the_next_is_queued():
     """The verdict on a late release says so."""
     late = rings.overlaps("one consumer, stagger 1")["group"]
     assert rings.overlaps("one consumer, stagger 0")["group"] < 0.9 < late == pytest.approx(1, abs=0.001)
 
 
-@pytest.mark.results
 def test_loads_of_four_stages_are_told_as_an_upper_bound():
     """A load counts until the consumer has its stage, and with four stages it seldom waits for that."""
     shares = [rings.overlaps(name)["awaited"] for name in ("two stages", "three stages", "one consumer, stagger 0")]
@@ -117,7 +104,6 @@ def test_loads_of_four_stages_are_told_as_an_upper_bound():
     assert "A load counts as under way until a consumer has its stage" in page("docs/sources.md")
 
 
-@pytest.mark.results
 def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
     """A single stage fits 120 of 310 rings with two or three consumers."""
     lost = depth.lost_by_the_fullest()
@@ -127,7 +113,6 @@ def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
     assert "4 of 190 rings with two or three consumers and in 14 of 80 with one" in depth.many_stages()
 
 
-@pytest.mark.results
 def test_speeds_are_told_apart_by_the_consumers_waits_alone():
     """The producer waits as long for an empty slot where loads are the slower as where they are the faster."""
     waits = depth.probed().xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
@@ -139,7 +124,6 @@ def test_speeds_are_told_apart_by_the_consumers_waits_alone():
     assert "The waits of the producer, which only issues loads, do not tell" in found
 
 
-@pytest.mark.results
 def test_a_gain_is_of_two_rows_of_one_board():
     """One machine code ran on both boards of the ring's study: the intervals of its ratio to cuBLAS lie apart, by more
     than a relaxed wait changed from one board to the other."""
@@ -156,7 +140,6 @@ def test_a_gain_is_of_two_rows_of_one_board():
     assert [one for one in told if "8192^3" in one or "4096^3" not in one] == []
 
 
-@pytest.mark.results
 def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
     """One kernel of the probe study, and one ring of one consumer, ran on two."""
     boards = depth.probed()["board"].unstack("peek").nunique(axis=1)
@@ -174,7 +157,6 @@ def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
     assert "| same stages | 83 to 84 |" in depth.pairings_table()
 
 
-@pytest.mark.results
 def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
     """Chapter 2 says so: in a fifth of the time no group is under way yet."""
     two, three = (rings.overlaps(name) for name in ("two stages", "three stages"))
@@ -183,20 +165,6 @@ def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
     assert "the gap between two groups of wgmma shrinks to a third" in page("docs/learn/2-stages.md")
 
 
-def test_no_page_says_that_the_tile_of_the_post_spills():
-    """C gives no cause of its row of 320."""
-    assert "that tile spills here and is as slow" in page("docs/seed-table.md")
-    assert "spills here too" not in page("docs/seed-table.md")
-
-
-def test_what_only_c_says_of_the_start_is_told_as_its_own():
-    """A gives the two phases, and C what happens without; C has one phase bit for each role as the others have."""
-    named = {claim: source for source, claim, _ in CLAIMS}
-    assert named["the producer's state starts in the other phase (C: else all wait for ever)"] == "A, C"
-    assert named["one phase bit for each role is enough, flipped when its index wraps"] == "A, B, C, D"
-
-
-@pytest.mark.results
 def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
     """The ladder ran a ring of as many bytes that stores from registers."""
     cell = GemmConfig(tile_m=320, tile_n=128, k_depth=16, stages=1, stagger=0)
@@ -207,13 +175,6 @@ def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
     assert "here too where TMA stores the output" in depth.capacity()
 
 
-@pytest.mark.results
-def test_a_second_consumer_is_told_apart_by_stagger():
-    """It gains where a stage is released at once, and loses where a late release fills the same gap."""
-    assert "+8.6 % to +9.2 % at stagger 0 and -2.4 % to -1.1 % at stagger 1" in depth.quarter()
-
-
-@pytest.mark.results
 def test_two_stages_alone_are_told_beside_the_best_of_two_to_four():
     """They double the rate of one stage in one cell of 25, the best of two to four in 23."""
     rates = depth.joint(0).query("k_depth == 4").set_index([*depth.RING, "stages"])["speedup"].unstack("stages")
@@ -228,7 +189,6 @@ def test_groups_share_rows_of_a_among_more_tiles_and_columns_of_b_among_fewer():
     assert "2 share a row of A and 8 a column of B in single columns, 4 and 4 in groups of four" in rings.reuse()
 
 
-@pytest.mark.results
 def test_the_l2_hits_more_where_groups_are_eight_wide():
     """At each cube; the verdict tells the rates of single columns and of groups of eight."""
     hits, found = rings.hit_rates(), rings.working_set()
@@ -262,7 +222,6 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
     assert [word for word in told if word not in page("docs/sources.md")] == []
 
 
-@pytest.mark.results
 def test_what_a_width_is_worth_is_told_along_both_axes():
     """Small tiles gain more by the best width along n than along m, and in more pairs."""
     along, across = (rings.worth_a_width(rings.widths_alone(raster)) for raster in "mn")

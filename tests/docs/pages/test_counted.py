@@ -55,10 +55,6 @@ def test_waits_come_from_machine_code_of_their_own():
     assert joined["consumer_wait_pct"].tolist() == [7.5]
 
 
-def test_nothing_counted_joins_to_empty_figures():
-    assert with_counters(frame_of([row(**TILE)]), [])[list(COUNTERS)].isna().all(axis=None)
-
-
 def test_the_panels_of_a_walk_counted_by_hand():
     """8 x 8 cluster tiles of 256 x 256 in groups of 8: one wave of 64, whose panels are A and B once."""
     config = resolve(GemmConfig(tile_m=256, tile_n=128, cluster_n=2, swizzle=8))

@@ -20,10 +20,7 @@ def test_the_recorded_index_is_what_the_results_give(name):
     assert (root / INDEX).read_text() == index(root)
 
 
-@pytest.mark.parametrize(
-    ("finals", "lacking"),
-    [(0, "2 of 2 finals"), (1, "1 of 2 finals"), (2, "rows")],
-)
+@pytest.mark.parametrize(("finals", "lacking"), [(0, "2 of 2 finals"), (1, "1 of 2 finals"), (2, "rows")])
 def test_a_study_that_never_ended_lacks_the_finals_that_were_asked_for(tmp_path, finals, lacking):
     rows = [
         row(tile_m=m, stage=stage) for stage, count in (("sweep", 3), ("final", finals)) for m in (64, 128, 256)[:count]

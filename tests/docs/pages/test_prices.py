@@ -13,13 +13,10 @@ from docs.generate.pages.prices import (
     costs,
     examples,
     finished_rows,
-    in_models,
     layers,
     out_of_reach,
     over,
-    ragged,
     torch_changes,
-    variants,
 )
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -112,33 +109,6 @@ def test_a_layer_with_gelu_takes_longer_than_its_product_at_every_size_timed():
     assert "than our product at every size timed" in (ROOT / "README.md").read_text()
 
 
-def test_a_variant_is_shown_by_its_time_over_that_of_the_kernel_with_all(tmp_path):
-    path = tmp_path / "linear.jsonl"
-    row = json.loads(layer([100.0] * 3, [90.0] * 3))
-    row["us"]["as it was"] = [105.0] * 3
-    path.write_text(json.dumps(row) + "\n" + layer([100.0] * 3, [90.0] * 3, "silu*up") + "\n")
-    lines = variants(path).splitlines()
-    assert lines[-1].startswith("| `linear` with bias and gelu | 64x8x8 | 1.050x |")
-    assert len(lines) == 3
-
-
-def test_padded_problems_have_their_mean_over_boards_and_problems(tmp_path):
-    path = tmp_path / "ragged.jsonl"
-    sizes = {"m": 64, "n": 7, "k": 7, "dtype": "bf16", "layouts": "kk", "batch_invariant": False}
-    us = {"torch.mm": [4.0, 4.0, 9.0], "ours": [2.0, 2.0, 2.0], "padding": [1.0, 1.0, 1.0]}
-    of = {"out_of_reach": "abc", "host_us": {"torch.mm": 9.0, "ours": 12.25}}
-    rows = [
-        {**of, "problem": sizes, "us": us, "board": "GPU-1"},
-        {**of, "problem": sizes, "us": us | {"ours": [0.5, 0.5, 0.5]}, "board": "GPU-2"},
-        {**of, "problem": sizes | {"n": 8}, "us": us | {"ours": [4.0, 4.0, 4.0]}, "board": "GPU-1"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert out_of_reach(path) == {"64x7x7": 4.0, "64x8x7": 1.0}
-    table = ragged(path)
-    assert "| 64x7x7 | A, B, C | 4.0 | 2.0 | 1.0 | 2.000x | 12.2 us (9.0) | GPU-1 |" in table
-    assert "| geometric mean |  |  |  |  | 2.000x |  |  |" in table
-
-
 def test_the_random_problems_that_are_no_multiples_of_8_were_all_measured_padded():
     """The headline and the suite's page call them the other ones."""
     drawn = read_shapes(ROOT / "sweeps/shapes/drawn.toml").of_regime("burst")
@@ -154,36 +124,3 @@ def test_an_example_is_shown_as_it_was_printed_last(tmp_path):
     path.write_text("".join(json.dumps(table) + "\n" for table in tables))
     table = "| tokens | speedup |\n| --- | --- |\n| 8 | 1.062 |"
     assert examples(path) == f"A layer, a GPU with torch 2.11:\n\n{table}"
-
-
-FUSED = [{"patched graph": 1.25, "fused graph": 1.5}, {"patched graph": 0.75, "fused graph": 1.0}]
-
-
-def test_models_are_told_from_the_least_to_the_greatest_speedup(tmp_path):
-    layers_of, examples_of = tmp_path / "linear.jsonl", tmp_path / "examples.jsonl"
-    rows = [
-        layer([100.0] * 3, [100.0] * 3, finish, board=board)
-        for finish, board in (("bias+gelu", "GPU-1"), ("bias+gelu", "GPU-2"), ("silu*up", "GPU-1"))
-    ]
-    timed = [json.loads(row) for row in rows]
-    for row, us in zip(timed, (110.0, 125.0, 100.0), strict=True):
-        row["us"]["eager"] = [us] * 3
-    earlier = layer([100.0] * 3, [100.0] * 3, "silu*up", kernel="of old", board="GPU-3")
-    layers_of.write_text(earlier + "\n" + "".join(json.dumps(row) + "\n" for row in timed))
-    about = {"device": "a GPU", "torch": "2.11"}
-    tables = {
-        "A layer of 4096 channels on cuda, over torch": FUSED[:1],
-        "A layer of 4096 channels on cuda, over torch, all picked": FUSED[1:],
-        "A layer of 4096 channels on cuda, over torch.compile": [{"fused graph": 0.7, "fused, compiled graph": 0.9}],
-        "A layer of 4096 channels on cuda, over torch.compile, all picked": [
-            {"fused graph": 0.6, "fused, compiled graph": 1.2}
-        ],
-        "Logits and time on cuda, CUDA graphs": [{"phase": "prefill 8", "speedup": 0.5}],
-    }
-    lines = (json.dumps({**about, "table": title, "rows": told}) for title, told in tables.items())
-    examples_of.write_text("\n".join(lines) + "\n")
-    told = " ".join(in_models(layers_of, examples_of).split())
-    assert "1.100x to 1.250x the speed of torch's operators, a gated one at 1.000x to 1.000x" in told
-    assert "Llama-3-8B at 0.750x to 1.250x, with fused epilogues at 1.000x to 1.500x, and" in told
-    assert "the fused layer alone runs at 0.600x to 0.700x, fused and compiled at 0.900x to 1.200x" in told
-    assert "public architecture at 0.500x (prefill 8)." in told

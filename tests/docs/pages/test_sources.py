@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
 from docs.generate.pages.counted import unique_panels
-from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.sources import beside, pairs_by, published, recorded, share, spans
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -112,21 +110,3 @@ def test_the_share_of_a_stretch_counts_overlapping_spans_once():
     assert share(found, "math", 60, 260) == pytest.approx(1.0)
     assert share(found, "load", 0, 100) == pytest.approx(0.55)
     assert share(found, "math", 0, 100) == pytest.approx(0.45)
-
-
-def test_a_timeline_has_a_lane_for_each_role_and_slot():
-    figure, axis = plt.subplots()
-    found = spans(moments(1), 1)
-    timeline(axis, found, stages=2)
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["producer", "slot 0", "slot 1", "consumer 0"]
-    assert len(axis.patches) == len(found)
-    plt.close(figure)
-
-
-def test_a_patch_shows_the_tiles_under_way_and_counts_their_panels():
-    figure, axis = plt.subplots()
-    patch(axis, tile_order(8, 8, "m", 4, False), (8, 8), 16)
-    shown = axis.images[0].get_array()
-    assert (shown == 1).sum() == 16
-    assert axis.get_title() == "4 + 4 = 8 panels"
-    plt.close(figure)

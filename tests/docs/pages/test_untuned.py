@@ -9,8 +9,9 @@ from docs.generate.pages.sources import recorded
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import mapped
 
+pytestmark = pytest.mark.results
 
-@pytest.mark.results
+
 def test_the_map_tells_what_tma_reaches_apart():
     """Problems that torch.mm is slow on do not carry the mean unsaid."""
     found = mapped(recorded("map").stage("map"))
@@ -23,7 +24,6 @@ def test_the_map_tells_what_tma_reaches_apart():
     )
 
 
-@pytest.mark.results
 def test_a_map_of_one_kind_of_gpu_has_none_of_another():
     """Both have the same names; the pages of H200s come first wherever a name alone is asked for."""
     for name in ("map", "map-held-out"):
@@ -33,7 +33,6 @@ def test_a_map_of_one_kind_of_gpu_has_none_of_another():
     assert not set.intersection(*problems)
 
 
-@pytest.mark.results
 def test_a_share_is_that_of_the_best_of_three():
     table, shares = studies.shares().split("\n\n")
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]

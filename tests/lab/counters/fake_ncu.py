@@ -73,12 +73,8 @@ log.write("==PROF== Disconnected from process 7\\n")
 
 
 def install(folder: Path, *mood: str) -> Path:
-    """Put the profiler into a folder.
-
-    Args:
-        folder: where.
-        mood: of: forbidden, stillborn, refuses, wrong, hangs, crashes (the last three at swizzle 4), splits.
-    """
+    """Put the profiler into a folder. Its moods: forbidden, stillborn, refuses, splits; at swizzle 4 wrong, hangs,
+    crashes."""
     path = folder / "ncu"
     path.write_text(PROGRAM.format(python=sys.executable, dram="1,250,000,000"))
     path.chmod(0o755)

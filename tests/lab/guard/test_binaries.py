@@ -93,15 +93,6 @@ def test_a_record_that_was_changed_is_refused(kept):
         recorded_binaries(kept)
 
 
-def test_parameters_of_earlier_names_are_understood(kept):
-    (path,) = kept.glob("*.json")
-    raw = json.loads(path.read_text())
-    raw["config"]["early"] = raw["config"].pop("pdl")
-    path.write_text(sealed(raw))
-    (binary,) = recorded_binaries(kept)
-    assert binary.config == resolve(CONFIG)
-
-
 @pytest.mark.compile
 def test_a_recorded_kernel_loads_as_a_function(tmp_path, monkeypatch):
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132 // size)

@@ -11,13 +11,8 @@ from hopper_gemm.tune.measure import arms, timing
 
 
 class FakeCuda:
-    """Stands in for torch.cuda in arms and timers.
-
-    Args:
-        monkeypatch: of the test.
-        overhead: seconds that starting a graph takes.
-        sending: seconds for each of its nodes that the first start takes besides.
-    """
+    """Stands in for torch.cuda in arms and timers. Starting a graph takes ``overhead`` seconds, and the first start
+    ``sending`` seconds for each of its nodes besides."""
 
     def __init__(self, monkeypatch, overhead: float = 0.0, sending: float = 0.0) -> None:
         self.now, self.host, self.overhead, self.sending = 0.0, 0.0, overhead, sending

@@ -17,15 +17,8 @@ HELD = 12 * GIB
 
 @dataclass
 class Board:
-    """A board.
-
-    Args:
-        uuid: of the board.
-        processes: memory in bytes of the compute processes on it, by process id; None where NVML does not tell it.
-        percent: utilisation; a list gives one answer after the other.
-        refused: functions that NVML does not support here.
-        name, capability: of its kind.
-    """
+    """A board, with the bytes that each compute process holds on it (None where NVML does not tell them), its
+    utilisation (a list gives one value after the other), and functions that NVML does not support here."""
 
     uuid: str
     processes: dict[int, int | None] = field(default_factory=dict)
@@ -36,13 +29,8 @@ class Board:
 
 
 class FakeNvml:
-    """Stands in for pynvml where GPUs are found and their processes listed; a handle is its board.
-
-    Args:
-        monkeypatch: of the test.
-        boards: in NVML's order.
-        names: of processes; the others have none that NVML tells.
-    """
+    """Stands in for pynvml where GPUs are found and their processes listed; a handle is its board. NVML tells the names
+    of the processes in ``names`` alone."""
 
     NVMLError = pynvml.NVMLError
 

@@ -8,7 +8,6 @@ import torch
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure.arms import Arm, cublas_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.workload import MatrixSet
-from tests.gpu.rmsnorm import rmsnorm
 from tests.tune.measure.fake_cuda import FakeCuda
 
 
@@ -19,16 +18,6 @@ def test_torch_takes_the_call_for_either_output(dtype, wide):
     a, b = torch.empty(24, 16, dtype=dtype, device="meta"), torch.empty(40, 16, dtype=dtype, device="meta")
     out = torch.empty(24, 40, dtype=torch.float32 if wide else dtype, device="meta")
     cublas_launch(MatrixSet(a, b, out, out))
-
-
-def test_only_another_type_is_named(monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch, "mm", lambda a, b, **options: asked.append(options))
-    a, b, same, wide = torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2, dtype=torch.float64)
-    cublas_launch(MatrixSet(a, b, same, same))
-    cublas_launch(MatrixSet(a, b, wide, wide))
-    assert [set(options) for options in asked] == [{"out"}, {"out", "out_dtype"}]
-    assert asked[1]["out_dtype"] == torch.float64
 
 
 # Graphs --------------------------------------------------------------------------------------
@@ -100,17 +89,3 @@ def test_the_spacer_is_given_the_first_elements_of_a_as_they_lie_in_memory(monke
     assert again is piece
     launch(matrices(3, 5))
     assert given[2][0].shape == (15,)
-
-
-@pytest.mark.parametrize("by_rows", [True, False])
-def test_an_rmsnorm_writes_all_of_a_with_what_it_holds(by_rows):
-    operands = matrices(by_rows=by_rows)
-    before, version = operands.a.clone(), operands.a._version
-    launch = rmsnorm(132)
-    for _ in range(2):
-        launch(operands)
-    assert torch.equal(operands.a.view(torch.int16), before.view(torch.int16))
-    assert operands.a._version == version + 2
-    operands.a.zero_()
-    launch(operands)
-    assert not operands.a.any()

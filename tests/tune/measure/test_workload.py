@@ -13,22 +13,16 @@ def matrix(data: str, seed: int = 0) -> torch.Tensor:
     return filled(512, 384, data, torch.Generator().manual_seed(seed))
 
 
-def test_normal_numbers_have_mean_zero_and_deviation_one():
-    found = matrix("normal")
+@pytest.mark.parametrize(
+    ("data", "least", "greatest", "deviation"),
+    [("normal", -8, 8, 1), ("uniform", -1, 1, 3**-0.5), ("zeros", 0, 0, 0)],
+)
+def test_numbers_have_the_range_and_the_deviation_of_their_kind(data, least, greatest, deviation):
+    found = matrix(data)
     assert found.shape == (512, 384)
-    assert abs(float(found.mean())) < 0.02
-    assert float(found.std()) == pytest.approx(1.0, abs=0.02)
-
-
-def test_uniform_numbers_fill_minus_one_to_one():
-    found = matrix("uniform")
-    assert -1 <= float(found.min()) < -0.99
-    assert 0.99 < float(found.max()) < 1
-    assert float(found.std()) == pytest.approx(3**-0.5, abs=0.01)
-
-
-def test_zeros_are_zero():
-    assert not matrix("zeros").any()
+    assert least <= float(found.min()) <= float(found.max()) <= greatest
+    assert float(found.mean()) == pytest.approx(0, abs=0.02)
+    assert float(found.std()) == pytest.approx(deviation, abs=0.02)
 
 
 @pytest.mark.parametrize("data", ["normal", "uniform"])

@@ -20,16 +20,8 @@ FILES = ("rows.csv", "provenance.json")
 
 @dataclass(frozen=True)
 class Case:
-    """A damage, and what the same command made of it.
-
-    Args:
-        seed: of the damage.
-        study: exhaustive or searched.
-        file: that was damaged.
-        damage: what was done to it.
-        outcome: ``"same rows"``, or ``"refused"``.
-        told: the refusal.
-    """
+    """A damage to a file of an exhaustive or a searched study, and what the same command made of it: the same rows, or
+    a refusal."""
 
     seed: int
     study: str
@@ -126,11 +118,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random], bytes | None], ...] = (
 
 
 class Ground:
-    """Finished studies to be damaged.
-
-    Args:
-        folder: an empty one.
-    """
+    """Finished studies to be damaged, in an empty folder."""
 
     def __init__(self, folder: Path) -> None:
         self.specs: dict[str, Spec] = {}
@@ -138,7 +126,7 @@ class Ground:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         small = fakes.SPEC.replace("[64, 128, 320]", "[64, 128, 192, 320]")
-        for name, text in (("exhaustive", small), ("searched", SEARCH)):
+        for name, text in (("exhaustive", small), ("searched", SEARCH.replace('"gp"', '"random"'))):
             path = folder / f"{name}.toml"
             path.write_text(text)
             self.specs[name] = read_spec(path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
@@ -12,11 +13,14 @@ from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.executors.replay import Replay, recorded_points, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
-from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Left, Task
+from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Task
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.spec import Spec, read_spec
 from tests.tune.run import fakes
+
+FEW_SMS = {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
+"""A GPU with fewer SMs than an H200 and half its memory's rate."""
 
 ABOUT = {"gpu": {"name": "NVIDIA H200"}, "kernel": "fake"}
 
@@ -82,6 +86,21 @@ best = 2
 """
 
 
+TUNE_SPACE = {
+    "space": {
+        "tile_m": [64, 128],
+        "tile_n": 64,
+        "raster": ["m", "n"],
+        "swizzle": [4, 8],
+        "pdl": False,
+        "reverse_k": False,
+        "split_k": 1,
+    },
+    "grids": [],
+}
+"""Instead of the space of ``tune``, whose points take seconds to list."""
+
+
 def spec_of(tmp_path: Path, text: str = fakes.SPEC, *changes: tuple[str, str]) -> Spec:
     """A spec from its text, with some changes."""
     for old, new in changes:
@@ -101,6 +120,8 @@ class Instant:
         stop_after: raise KeyboardInterrupt after so many rows.
         gpu: name of the kind.
         code: of a config; empty for none.
+        missing: reason by the name of a baseline that is not installed.
+        facts: more of each board, such as its ``sms``.
     """
 
     def __init__(
@@ -110,9 +131,12 @@ class Instant:
         stop_after: int | None = None,
         gpu: str = "NVIDIA H200",
         code: Callable[[Any], str] = lambda config: "",
+        missing: Mapping[str, str] = MappingProxyType({}),
+        facts: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        boards = [{"name": gpu, "uuid": f"board-{i}", "driver": "580", **facts} for i in range(workers)]
         self._events: list[tuple[str, Event]] = [
-            (f"w{i}", Joined({"name": gpu, "uuid": f"board-{i}", "driver": "580"})) for i in range(workers)
+            (f"w{i}", Joined(board, dict(missing))) for i, board in enumerate(boards)
         ]
         self._outcome, self._stop, self._code = outcome, stop_after, code
         self._held: dict[str, dict[int, Task]] = {f"w{i}": {} for i in range(workers)}
@@ -159,12 +183,6 @@ class Instant:
             figures["baseline_kernel"] = "nvjet"
         figures |= found.figures
         return task.row(point, board, found.status, found.reason, figures, found.samples, found.finalists)
-
-    def lose(self, worker: str, for_good: bool = False) -> None:
-        """Let a worker die."""
-        self._held[worker].clear()
-        self._events = [event for event in self._events if event[0] != worker]
-        self._events.append((worker, Left("it was lost", for_good)))
 
     def close(self) -> None:
         self.closed = True

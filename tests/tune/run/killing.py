@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,18 +25,9 @@ KINDS = ("worker", "child", "coordinator", "scheduler")
 
 @dataclass
 class Report:
-    """What a run under fire came to.
-
-    Args:
-        executor: local or dask.
-        kills: by kind of the victim.
-        starts: of the command.
-        rows, points: in the end, and as it should be.
-        crashed: rows of points that two kills hit.
-        twice: measurements beyond one for each point.
-        orphans: processes alive five seconds after each death of the coordinator, and in the end.
-        lines: lines on the terminal that are neither a row nor one clear line about a death.
-    """
+    """What a run under fire came to: kills by kind of the victim, starts of the command, rows in the end, points that
+    should have one, rows that two kills made a crash, measurements beyond one for each point, processes alive five
+    seconds after each death of the coordinator, and lines on the terminal that a user should not meet."""
 
     executor: str
     workers: int
@@ -121,6 +113,21 @@ class Range:
             time.sleep(0.05)
         return list(self.alive().values())
 
+    def until(self, condition: Callable[[], bool], coordinator: subprocess.Popen[str]) -> None:
+        """Wait for a condition, while the coordinator runs."""
+        until = time.monotonic() + 120
+        while not condition():
+            assert coordinator.poll() is None, self.errors.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    def end(self) -> None:
+        """End the commands; nothing that they started may live on."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        assert self.gone(20) == []
+
     def rows(self) -> int:
         """Lines of the rows file so far."""
         path = self.out / "rows.csv"
@@ -148,16 +155,8 @@ class Range:
 
 
 def under_fire(folder: Path, executor: str, workers: int, kills: int, seed: int, points: str = fakes.WIDE) -> Report:
-    """Run a sweep while its processes are killed, one about every half a second, until it is done.
-
-    Args:
-        folder: an empty one.
-        executor: ``"local"`` or ``"dask"``.
-        workers: how many.
-        kills: so many in all, or fewer if the sweep is done before.
-        seed: of the kills.
-        points: text of the sweep.
-    """
+    """Run a sweep in an empty folder while its processes are killed, one about every half a second, until it is done;
+    fewer are killed if it is done before."""
     rng, report = random.Random(seed), Report(executor, workers, seed)
     place = Range(folder, workers, executor, points)
     started = time.monotonic()

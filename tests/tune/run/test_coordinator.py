@@ -50,12 +50,7 @@ class Asks(Question):
 
 
 class Script:
-    """An executor whose workers do what a function says.
-
-    Args:
-        act: given worker, number and task returns events.
-        boards: of the workers, by name.
-    """
+    """An executor whose workers do what a function says: given worker, number and task it returns events."""
 
     def __init__(self, act, boards=None, awaited="more"):
         self.events = [(n, Joined({"name": "H", "uuid": b})) for n, b in (boards or {"w0": "A"}).items()]
@@ -95,12 +90,6 @@ def ran(tasks, act=well, boards=None, **options):
     question, executor, said = Asks(tasks, **options), Script(act, boards), []
     Coordinator(executor, said.append).run(question)
     return question, executor, said
-
-
-def test_every_point_of_every_task_is_taken_once():
-    tasks = [task_of(*POINTS[:3]), *(task_of(point) for point in POINTS[3:9])]
-    question, _, _ = ran(tasks, boards={"w0": "A", "w1": "B"})
-    assert Counter(one.point for one in question.taken) == dict.fromkeys(POINTS[:9], 1)
 
 
 def test_the_next_question_meets_the_workers_that_are_there_under_numbers_of_its_own():

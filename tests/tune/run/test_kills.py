@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(600)
 NARROW = fakes.WIDE.replace("swizzle = [2, 4, 8]", "swizzle = 8").replace("[64, 128, 192, 256]", "[64, 128]")
 
 
-@pytest.mark.parametrize(("executor", "seed"), [("local", 1), ("local", 2), ("dask", 3)])
+@pytest.mark.parametrize(("executor", "seed"), [("local", 1), ("dask", 3)])
 def test_killed_at_random_the_same_command_goes_on(tmp_path, executor, seed):
-    report = under_fire(tmp_path / "r", executor, 3, 3, seed, NARROW)
+    report = under_fire(tmp_path / "r", executor, 2, 3, seed, NARROW)
     assert report.rows == report.points == 192
     assert (report.orphans, report.lines) == ([], [])
     assert report.crashed <= 1
@@ -35,19 +35,15 @@ def test_killed_at_random_the_same_command_goes_on(tmp_path, executor, seed):
 def place(tmp_path):
     found = Range(tmp_path / "r", 2, "local", NARROW, seconds=0.2)
     yield found
-    for one in found.processes:
-        if one.poll() is None:
-            one.kill()
-            one.wait()
-    assert found.gone(20) == []
+    found.end()
 
 
 def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(place):
     """Killed are a measuring child, the worker and the command, each time some rows later."""
     sizes = [str(size) for size in (1024, 1024, 1024, 2048, 2048, 2048)]
-    words = ["compare", *sizes, "--against", "cublas,cublaslt", "--processes", "5", "--out", str(place.out)]
+    words = ["compare", *sizes, "--against", "cublas,cublaslt", "--processes", "3", "--out", str(place.out)]
     rng, killed, coordinator = random.Random(0), 0, place.command(*words)
-    for kind in ("child", "coordinator", "worker", "coordinator"):
+    for kind in ("child", "worker", "coordinator"):
         if coordinator.poll() is not None:
             coordinator = place.command(*words)
         place.processes.append(coordinator)
@@ -64,33 +60,27 @@ def test_a_killed_comparison_in_several_processes_goes_on_and_loses_nothing(plac
     assert coordinator.wait(300) == 0, place.errors.read_text()
     assert killed, "a machine may be done before the later ones"
     rows = read_study(place.out).stage("compare")
-    assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 5
+    assert len({row.key for row in rows}) == len(rows) == 2 * 2 * 3
     assert {row.status for row in rows} == {"ok"}
     among = [line for line in Path(place.log).read_text().splitlines() if line.startswith("among")]
-    assert len(among) >= 2 * 2 * 4
+    assert len(among) >= 2 * 2 * 2
     assert all(len(line.split()) == 4 for line in among), "one finalist each"
 
 
-def until_rows(place, coordinator, rows=4):
-    until = time.monotonic() + 120
-    while place.rows() < rows:
-        assert coordinator.poll() is None, place.errors.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once(place):
-    """Two GPUs, the parent killed, the same command: both are used again, and there is no traceback."""
-    (place.folder / "log.plan").write_text('{"seconds": 1.0}')  # a busy machine interrupts it before it has ended
+    """Two GPUs whose children hang, the parent killed, the same command: both are used, and there is no traceback."""
+    plan, log = place.folder / "log.plan", Path(place.log)
+    plan.write_text('{"all": "hang"}')
     first = place.start()
-    until_rows(place, first)
+    place.until(lambda: log.exists() and "measure" in log.read_text(), first)
+    assert len(place.alive()) > 3
     first.kill()
     first.wait()
+    plan.write_text('{"seconds": 1.0}')  # a busy machine interrupts it before it has ended
     second = place.start()
-    second_boards = place.rows()
-    until_rows(place, second, second_boards + 6)
-    log = [line.split() for line in Path(place.log).read_text().splitlines() if line.startswith("measure")]
-    assert {words[2] for words in log[-6:]} == {"GPU-fake-0", "GPU-fake-1"}
+    place.until(lambda: place.rows() >= 8, second)
+    measured = [line.split() for line in log.read_text().splitlines() if line.startswith("measure")]
+    assert {words[2] for words in measured[-6:]} == {"GPU-fake-0", "GPU-fake-1"}
     second.send_signal(signal.SIGINT)
     assert second.wait(60) == 130
     assert place.gone() == []
@@ -99,28 +89,11 @@ def test_nobody_outlives_a_killed_coordinator_and_the_same_command_works_at_once
     assert "to go; what was measured is in" in text.splitlines()[-1]
 
 
-def test_a_child_that_hangs_does_not_outlive_its_killed_parent(place):
-    (place.folder / "log.plan").write_text('{"all": "hang"}')
-    coordinator = place.start()
-    until = time.monotonic() + 120
-    while "measure" not in (Path(place.log).read_text() if Path(place.log).exists() else ""):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    assert len(place.alive()) > 3
-    coordinator.kill()
-    coordinator.wait()
-    assert place.gone() == []
-
-
 def test_a_worker_that_keeps_dying_is_left_alone_with_one_line_and_the_others_go_on(place):
     plan = place.folder / "log.plan"
     plan.write_text('{"gpu 1": "unusable", "hold": true}')
     coordinator = place.start()
-    until = time.monotonic() + 120
-    while "cannot be used" not in place.errors.read_text():  # else a busy machine may be done before it is told
-        assert coordinator.poll() is None, place.errors.read_text()
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    place.until(lambda: "cannot be used" in place.errors.read_text(), coordinator)  # else it may be done before
     plan.with_suffix(".next").write_text('{"gpu 1": "unusable"}')
     plan.with_suffix(".next").rename(plan)  # whole, as children read it all the time
     assert coordinator.wait(180) == 0, place.errors.read_text()

@@ -32,13 +32,13 @@ def test_each_child_sees_the_board_that_its_index_means_to_the_parent(tmp_path, 
         assert [found.get("GPU 0"), found.get("GPU 1")] == boards
 
 
-@pytest.mark.parametrize("asked", [["64", "64", "64"], ["--shapes", "{}/list.toml"]], ids=["problem", "list"])
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("asked", "known", "message"),
     [
-        ("none", "none is not a folder; name a results folder such as results/h200/seed-table"),
-        ("h100", "h100 was recorded on an NVIDIA H100, not an NVIDIA H200; leave it out"),
+        (["64", "64", "64"], "none", "none is not a folder; name a results folder such as results/h200/seed-table"),
+        (["--shapes", "{}/list.toml"], "h100", "h100 was recorded on an NVIDIA H100, not an NVIDIA H200; leave it out"),
     ],
+    ids=["problem", "list"],
 )
 def test_a_refused_warm_start_is_one_line_and_leaves_no_folder(tmp_path, asked, known, message):
     place = Range(tmp_path, 1, "local")

@@ -13,15 +13,13 @@ from hopper_gemm.model.roofline import Chip
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions.map import BRIEF, LIBRARY, PROTOCOL, SEED, Map, points_of
-from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.reader import read_study
-from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import MenuSection, command_spec
 from hopper_gemm.tune.tables.mapped import by_stratum, mapped
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.view import view
 from tests.tune.run import fakes
-from tests.tune.run.instant import Instant
+from tests.tune.run.instant import FEW_SMS, Instant, rows_of
 
 PROBLEMS = tuple(GemmProblem(m, 1024, 1024) for m in (1, 64, 333, 1024, 4096))
 PICKS, DRAWN = MenuSection().picks, MenuSection().drawn
@@ -35,23 +33,15 @@ def map_spec(problems=PROBLEMS, **keys):
 SPEC = map_spec()
 
 
-class Libraries(Instant):
-    """With or without the heuristic list."""
-
-    def __init__(self, missing=(), **options):
-        super().__init__(**options)
-        self._events = [(name, Joined(event.gpu, dict.fromkeys(missing, "none"))) for name, event in self._events]
-
-
 def run_map(out, executor=None, spec=SPEC, **options):
-    executor = executor or Libraries()
+    executor = executor or Instant()
     question = Map(spec, out, "NVIDIA H200", **options)
     run(question, executor)
     return question, executor
 
 
 def rows(out):
-    return read_study(out).stage("map")
+    return rows_of(out, "map")
 
 
 def test_every_problem_gets_the_eight_best_picks_and_24_kernels_drawn_from_the_menu_once(tmp_path):
@@ -89,22 +79,15 @@ def test_what_is_drawn_depends_on_the_seed_and_the_problem_alone():
 
 
 def test_what_is_picked_is_picked_for_the_kind_of_gpu_that_joined(tmp_path):
-    """The worker has fewer SMs than an H200 and half its memory's rate."""
-    executor = Libraries()
-    told = {"sms": 78, "l2_bytes": 50 * 2**20, "memory_rate": 2e12}
-    executor._events = [(name, Joined({**event.gpu, **told}, event.missing)) for name, event in executor._events]
-    run_map(tmp_path / "m", executor)
-    picks = {
-        (row.point.problem, row.point.config)
-        for row in rows(tmp_path / "m")
-        if "pick 1" in row.figures["how"].split(", ")
-    }
-    assert picks == {(problem, choose(problem, Chip(**told))) for problem in PROBLEMS}
+    run_map(tmp_path / "m", Instant(facts=FEW_SMS))
+    first = [row.point for row in rows(tmp_path / "m") if "pick 1" in row.figures["how"].split(", ")]
+    picks = {(point.problem, point.config) for point in first}
+    assert picks == {(problem, choose(problem, Chip(**FEW_SMS))) for problem in PROBLEMS}
     assert picks != {(problem, choose(problem)) for problem in PROBLEMS}
 
 
 def test_the_order_is_shuffled_and_a_problem_is_measured_on_one_board(tmp_path):
-    _, executor = run_map(tmp_path / "m", Libraries(workers=2))
+    _, executor = run_map(tmp_path / "m", Instant(workers=2))
     boards = {(row.point.problem, row.board) for row in rows(tmp_path / "m")}
     assert len(boards) == len(PROBLEMS)
     assert len({board for _, board in boards}) == 2
@@ -150,7 +133,7 @@ def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
 
     question = Map(SPEC, tmp_path / "m", "NVIDIA H200", watch=stop)
     with pytest.raises(KeyboardInterrupt):
-        run(question, Libraries())
+        run(question, Instant())
     assert question.open == len(PROBLEMS), "a problem that was begun is not done"
     kept = [row.key for row in rows(tmp_path / "m")]
     assert 0 < len(kept) < 20
@@ -158,19 +141,6 @@ def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
     again = [point for _, task in executor.tasks for point in task.points if task.stage == "map"]
     assert not {key.point for key in kept} & set(again)
     assert len({*again, *(key.point for key in kept)}) == len(rows(tmp_path / "m"))
-
-
-def test_without_the_library_the_kernels_are_measured_all_the_same(tmp_path):
-    question, _ = run_map(tmp_path / "m", Libraries(missing=[LIBRARY]))
-    assert question.missing == {LIBRARY: "none"}
-    assert {row.point.against for row in rows(tmp_path / "m")} == {"cublas"}
-    assert all(one.listed is None for one in mapped(rows(tmp_path / "m")))
-
-
-def test_another_list_or_seed_is_refused_in_the_same_folder(tmp_path):
-    run_map(tmp_path / "m")
-    with pytest.raises(ResultsError, match="question"):
-        Map(map_spec(seed=1), tmp_path / "m", "NVIDIA H200")
 
 
 def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
@@ -182,7 +152,7 @@ def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
     def told(ask):
         return Outcome("wrong_result", "off") if ask.point.problem == PROBLEMS[0] else outcome(ask)
 
-    run_map(tmp_path / "m", Libraries(outcome=told))
+    run_map(tmp_path / "m", Instant(outcome=told))
     publish(tmp_path / "m")
     page = (tmp_path / "m/map.md").read_text()
     assert "4 problems" in page

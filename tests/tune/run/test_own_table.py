@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.conftest import ROOT
 
 SERVE = """
@@ -25,14 +23,11 @@ print(json.dumps(kernels.kernel_for(hopper_gemm.GemmProblem(1032, 1032, 1032), 0
 """
 
 
-@pytest.mark.parametrize("installed", ["checkout", "wheel"])
-def test_what_tune_finds_a_later_process_serves_with_the_digest_of_its_machine_code(tmp_path, installed):
-    site = tmp_path / "site"
+def test_what_tune_finds_a_later_process_serves_with_the_digest_of_its_machine_code(tmp_path):
+    """As from a wheel, whose table lies among the user's data."""
+    site, own = tmp_path / "site", tmp_path / "data" / "hopper-gemm"
     site.mkdir()
     (site / "hopper_gemm").symlink_to(ROOT / "hopper_gemm")
-    if installed == "checkout":
-        (site / "pyproject.toml").touch()
-    own = {"checkout": site / "results" / "local", "wheel": tmp_path / "data" / "hopper-gemm"}[installed]
     folders = {f"XDG_{name.upper()}_HOME": str(tmp_path / name) for name in ("data", "cache")}
     paths = os.pathsep.join([str(site), str(ROOT)])
     environment = {**os.environ, **folders, "PYTHONPATH": paths, "FAKE_LOG": str(tmp_path / "log")}

@@ -14,7 +14,6 @@ from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.simulate import RecordedTask
-from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
 
 CUBE = GemmProblem(8192, 8192, 8192)
@@ -62,13 +61,8 @@ def bent(configs: list[GemmConfig], spread: float, seed: int) -> np.ndarray:
 
 
 def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> RecordedTask:
-    """A recorded problem.
-
-    Args:
-        seed: of interactions, cliffs and noise; the prior's error has another.
-        interactions: spread of each pair's table in the measured times.
-        prior_error: spread of each pair's table in what the samplers are told: never the model behind the times.
-    """
+    """A recorded problem. ``interactions`` is the spread of each pair's table in the measured times; ``prior_error``
+    that of other tables, in what the samplers are told: never the model behind the times."""
     configs = legal_configs()
     model = predictions(configs, CUBE)
     rng = np.random.default_rng(seed)
@@ -77,11 +71,3 @@ def study(seed: int, interactions: float = 0.02, prior_error: float = 0.03) -> R
     told = model + bent(configs, prior_error, seed + 1000)
     speedups = np.exp(times.min() - times)
     return RecordedTask(place_of(Point(CUBE, configs[0])), LegalSpace(configs), speedups, told)
-
-
-def rows(recorded: RecordedTask) -> list[Row]:
-    """The same as rows of a study."""
-    return [
-        Row(Point(CUBE, config), "ok", "", {"speedup": float(speedup)})
-        for config, speedup in zip(recorded.space.configs, recorded.speedups, strict=True)
-    ]

@@ -6,7 +6,7 @@ import pytest
 
 from hopper_gemm.tune.search.search import Search
 from hopper_gemm.tune.study.row import Row
-from hopper_gemm.tune.study.space import begun_with, place_of, points
+from hopper_gemm.tune.study.space import begun_with, points
 from hopper_gemm.tune.study.spec import SpecError
 from tests.tune.run.instant import SEARCH, spec_of
 
@@ -84,24 +84,6 @@ def test_seconds_are_shared_among_what_is_searched(tmp_path):
     assert (sizes.count(1024), sizes.count(2048)) == (11, 11), (
         "until the first answer compilers start, and nothing counts"
     )
-
-
-def test_a_budget_that_was_spent_before_leaves_nothing_to_search(tmp_path):
-    spec = spec_of(tmp_path, SEARCH, SECONDS)
-    legal = legal_of(spec)
-    search = Search(spec, legal, [], spent={place_of(legal[0]): 20.0})
-    assert search.propose() is None
-    assert search.finished
-
-
-def test_rows_that_a_finished_search_has_lost_are_proposed_though_its_time_is_up(tmp_path):
-    spec = spec_of(tmp_path, SEARCH, SECONDS)
-    legal = legal_of(spec)
-    place = place_of(legal[0])
-    search = Search(spec, legal, map(ran, legal[:10]), spent={place: 20.0}, owed={place: 3, "elsewhere": 7})
-    found = walked(search)
-    assert len(found) == 3
-    assert not set(found) & set(legal[:10])
 
 
 def test_earlier_rows_of_the_place_are_told_first_and_their_best_is_tried_first(tmp_path):

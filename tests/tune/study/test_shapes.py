@@ -94,11 +94,6 @@ def test_what_is_no_list_is_refused_by_name(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_list_is_told_with_where_lists_lie(tmp_path):
-    with pytest.raises(SpecError, match="does not exist; the sweeps lie in sweeps/"):
-        read_shapes(tmp_path / "none.toml")
-
-
 def test_problems_carry_type_and_layouts(tmp_path):
     path = tmp_path / "list.toml"
     path.write_text('name = "x"\nproblems = [{ m = 8, n = 16, k = 24, dtype = "fp16", steady = true }]')
@@ -125,11 +120,6 @@ def test_the_map_marks_what_is_held_out_and_searches_all_of_it(mapped):
     assert all(one.search for one in mapped if one.held_out)
     assert sum(one.held_out for one in mapped) <= 150
     assert sum(one.search for one in mapped) == 200
-
-
-def test_the_marked_problems_of_the_map_are_those_to_be_searched(mapped):
-    read = read_shapes(ROOT / "sweeps/shapes/map.toml")
-    assert read.of_regime("burst", marked=True) == tuple(one.problem() for one in mapped if one.search)
 
 
 @pytest.mark.parametrize(

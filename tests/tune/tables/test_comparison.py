@@ -26,14 +26,6 @@ def test_the_page_knows_every_baseline_and_no_other():
     assert list(AGAINST) == [name for name in BASELINES if name != RecordedBaseline.name]
 
 
-def test_processes_of_a_cell_are_pooled_over_their_pairs():
-    rows = [cell(512, process=p, pairs=((100.0, 100 * speed),) * 3) for p, speed in enumerate((1.0, 1.1, 1.02))]
-    (record,) = cells(rows)
-    assert record["speedup"] == pytest.approx(1.02)
-    assert (record["speedup_low"], record["speedup_high"]) == pytest.approx((1.0, 1.1))
-    assert (record["pairs"], record["processes"], record["time_us"]) == (9, 3, 100.0)
-
-
 def test_of_several_configs_of_a_cell_the_one_measured_last_stands():
     (record,) = cells([cell(512, speedup=1.1), cell(512, speedup=1.2, peek=False)])
     assert record["speedup"] == 1.2

@@ -91,13 +91,6 @@ def test_rungs_noted_before_a_parameter_existed_find_their_rows(folder):
     assert steps(folder, rungs) == steps(folder)
 
 
-def test_rungs_noted_under_earlier_names_find_their_rows(folder):
-    def then(config):
-        return {{"pdl": "early", "reverse_k": "zigzag"}.get(name, name): value for name, value in config.items()}
-
-    assert steps(folder, [{**rung, "config": then(rung["config"])} for rung in RUNGS]) == steps(folder)
-
-
 def test_the_page_and_the_picture_follow_from_the_folder_alone(folder):
     publish(folder)
     page = (folder / "table.md").read_text()

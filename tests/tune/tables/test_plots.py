@@ -105,12 +105,6 @@ def test_a_picture_of_a_notebook_has_a_palette(frame, tmp_path, drawn):
     assert png(drawn[0], 40) != png(drawn[0], 80)
 
 
-def test_the_axes_of_a_map_are_named_in_words(frame, tmp_path, drawn):
-    multiples(frame, tmp_path / "h.svg")
-    assert drawn[0].get_supxlabel() == "slots of the shared-memory ring (stages)"
-    assert drawn[0].get_supylabel().replace("\n", " ") == "tile rows (tile_m)"
-
-
 def test_a_single_cell_and_a_single_trial_give_no_picture(frame, tmp_path):
     multiples(frame[:2], tmp_path / "h.svg")
     search_plot(frame[:1].assign(status="ok"), [], None, tmp_path / "s.svg", "t")

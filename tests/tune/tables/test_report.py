@@ -18,7 +18,7 @@ from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.comparison import compare_page
 from hopper_gemm.tune.tables.conclusion import conclude
 from hopper_gemm.tune.tables.pages.publish import comparison_title
-from hopper_gemm.tune.tables.pages.report import report, scope_line
+from hopper_gemm.tune.tables.pages.report import report
 from hopper_gemm.tune.tables.t4 import metadata, results
 from tests.tune.tables.making import ABOUT, row, write_study
 
@@ -35,11 +35,6 @@ def test_a_page_names_regime_context_boards_and_what_a_config_s_label_means(tmp_
     assert f"Configs: {LEGEND}." in text
 
 
-def test_rows_without_a_board_are_said_to_be_of_an_unknown_one(tmp_path):
-    study = read_study(write_study(tmp_path, row(board="unknown")))
-    assert scope_line(study) == "Regime: burst; context: isolated; board: unknown."
-
-
 def test_a_replayed_study_says_that_nothing_was_measured(tmp_path):
     text = page(tmp_path, row(), source="replayed", replayed_from="results/h200/s")
     assert "Replayed from recorded measurements of an NVIDIA H200 (results/h200/s); nothing was measured here." in text
@@ -51,13 +46,6 @@ def test_a_best_that_cannot_be_told_from_others_is_said_not_to_be_alone(tmp_path
         for speed, peek in ((1.0, True), (0.999, False), (0.9, "producer"))
     ]
     assert "1 of 2 others cannot be told from it." in page(tmp_path, *rows, noise={"64x64x64 burst isolated": 0.002})
-
-
-def test_finals_of_several_processes_stand_as_one_measurement(tmp_path):
-    finals = [row(stage="final", process=p, pairs=((100.0, 102.0),) * 2) for p in range(3)]
-    text = page(tmp_path, row(), *finals)
-    assert "Measured again, 6 pairs in 3 fresh processes:" in text
-    assert "**1.020x [1.020, 1.020]**" in text
 
 
 def test_configs_that_share_the_first_place_are_listed(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -18,81 +19,8 @@ from tests.tune.tables.making import row, write_study
 
 STAGGER = ROOT / "results/archive/h200/2026-11-21-stagger"
 
-NUMBER = {"type": "number"}
-RESULTS = {
-    "type": "object",
-    "required": ["schema_version", "results"],
-    "properties": {
-        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-        "metadata": {
-            "properties": {
-                "compute_api": {"enum": ["OpenCL", "CUDA", "Vulkan"]},
-                "timeunit": {"enum": ["nanoseconds", "microseconds", "milliseconds", "seconds"]},
-            }
-        },
-        "results": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["timestamp", "configuration", "objectives", "times", "invalidity", "correctness"],
-                "properties": {
-                    "timestamp": {"type": "string"},
-                    "configuration": {"type": "object"},
-                    "objectives": {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                    "times": {
-                        "type": "object",
-                        "properties": {
-                            "runtimes": {"type": "array", "items": NUMBER},
-                            "compilation_time": NUMBER,
-                            "framework": NUMBER,
-                            "search_algorithm": NUMBER,
-                            "validation": NUMBER,
-                            "benchmark": NUMBER,
-                        },
-                    },
-                    "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
-                    "correctness": {"enum": [0, 1]},
-                    "measurements": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["name", "value", "unit"],
-                            "additionalProperties": False,
-                            "properties": {
-                                "name": {"type": "string"},
-                                "value": {"type": ["number", "string", "array"]},
-                                "unit": {"type": "string"},
-                            },
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
-"""What T4 1.0.0 asks of a results file, and more strictly: written anew from kernel_tuner/schema/T4/1.0.0 of
-https://github.com/KernelTuner/kernel_tuner and its successor in AutoTuningAssociation/autotuning_methodology. What is
-only recommended there (timestamp, objectives, units) is required here."""
-
-METADATA = {
-    "type": "object",
-    "required": ["schema_version", "metadata"],
-    "properties": {
-        "schema_version": {"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
-        "metadata": {
-            "type": "object",
-            "required": ["hardware", "environment"],
-            "properties": {
-                "zenodo": {"type": "object"},
-                "hardware": {"type": "object", "properties": {"hardware_description": {"type": "array"}}},
-                "environment": {
-                    "type": "object",
-                    "properties": {"device_query": {"type": "object"}, "requirements": {"type": "array"}},
-                },
-            },
-        },
-    },
-}
+RESULTS = json.loads(Path(__file__).with_name("t4.json").read_text())
+"""The schema of a results file."""
 
 
 def documents(paths):
@@ -108,7 +36,8 @@ def test_every_file_of_a_recorded_study_follows_the_schema(tmp_path):
     assert [len(one["results"]) for one in files] == [380, 380]
     for one in files:
         jsonschema.validate(one, RESULTS)
-    jsonschema.validate(about, METADATA)
+    assert about["schema_version"] == files[0]["schema_version"]
+    assert {"hardware", "environment"} <= about["metadata"].keys()
 
 
 def test_a_result_says_what_its_row_says(tmp_path):
@@ -165,16 +94,6 @@ def test_what_did_not_run_has_a_word_of_the_format_and_no_times(tmp_path):
 
 def test_every_status_has_a_word():
     assert set(INVALIDITY) == set(STATUSES)
-
-
-def test_the_schema_of_this_test_refuses_what_t4_refuses():
-    good = {"timestamp": "", "configuration": {}, "objectives": ["time"], "times": {}, "invalidity": "correct"}
-    with pytest.raises(jsonschema.ValidationError, match="'correctness' is a required property"):
-        jsonschema.validate({"schema_version": "1.0.0", "results": [good]}, RESULTS)
-    with pytest.raises(jsonschema.ValidationError, match="is not one of"):
-        jsonschema.validate(
-            {"schema_version": "1.0.0", "results": [{**good, "correctness": 1, "invalidity": "slow"}]}, RESULTS
-        )
 
 
 def test_a_folder_named_as_the_file_is_refused(tmp_path):

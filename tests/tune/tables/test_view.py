@@ -11,10 +11,7 @@ import pytest
 from rich.console import Console
 
 from docs.generate.pages.sources import read
-from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.parameters import all_values
 from hopper_gemm.tune.study.reader import has_rows, read_study
 from hopper_gemm.tune.study.row import ResultsError, as_text
 from hopper_gemm.tune.study.schema import BY_NAME
@@ -24,10 +21,6 @@ from tests.tune.tables.making import row, write_study
 COMPARED = [
     row(stage="compare", sizes=(m, 64, 64), against=against, speedup=speedup, speedup_low=speedup, speedup_high=speedup)
     for m, against, speedup in ((64, "cublas", 1.0), (256, "cublas", 1.44), (64, "cublaslt", 0.5))
-]
-RUNGS = [
-    {"name": name, "adds": "a | b", "from": start, "config": all_values(resolve(GemmConfig(tile_m=tile_m)))}
-    for name, start, tile_m in (("one", None, 64), ("two", "one", 128), ("three", "two", 256))
 ]
 
 
@@ -77,18 +70,6 @@ def test_a_pivot_is_spanned_by_what_the_study_names_unless_others_are_asked_for(
     assert (own.corner, own.cells.index.tolist()) == ("tile, cluster \\ stages", ["128x64, 1x1", "128x64, 2x1"])
     assert (asked.corner, asked.cells.to_numpy().tolist()) == ("cluster \\ tile_n", [["700"], ["700"]])
     assert view(study).rows["cluster"].tolist() == ["1x1", "1x1", "2x1", "2x1"]
-
-
-def test_a_ladder_shows_its_rungs_and_what_each_gains(tmp_path):
-    kept = [row(tile_m=64, speedup=0.5), row(tile_m=128, speedup=0.75)]
-    found = view(read_study(write_study(tmp_path, *kept, rungs=RUNGS)))
-    (table,) = found.tables
-    assert table.cells.loc["two"].tolist() == ["a | b", "700", "0.750x", "+50.0%"]
-    assert table.cells.loc["three"].tolist() == ["a | b", "not measured", "", ""]
-    assert "| two | a \\| b | 700 |" in found.text("markdown")
-    assert found.rows[["rung", "starts_from", "tile_m"]].iloc[1].tolist() == ["two", "one", 128]
-    assert found.rows["gain"].tolist()[1] == pytest.approx(0.5)
-    assert found.rows["speedup"].isna().tolist() == [False, False, True]
 
 
 def test_a_comparison_has_a_row_for_each_baseline_and_its_means_beside(tmp_path):

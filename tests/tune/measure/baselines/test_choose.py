@@ -138,15 +138,6 @@ def test_when_nothing_runs_the_first_reason_is_told():
         choose(candidates([""]), FakeWatch({}, errors={"": 0.5}))
 
 
-def test_a_single_candidate_that_does_not_run_is_told():
-    class Broken(FakeWatch):
-        def rel_err(self, candidate):
-            raise TypeError("Expects 10 parameters")
-
-    with pytest.raises(BaselineError, match="none of 1 candidates runs and is right: a: Expects 10 parameters"):
-        choose(candidates("a"), Broken({}))
-
-
 def test_less_care_times_fewer_candidates_fewer_times():
     watch = FakeWatch({label: 1.0 + at / 1000 for at, label in enumerate(MANY)})
     found = choose([Candidate(None, label) for label in MANY], watch, Care(1.1, 0, 8, 3, 3, 3))

@@ -167,11 +167,6 @@ def test_scales_follow_their_operand_in_either_order_and_fast_sums_their_recipe(
     assert [(tuple(plan.scaled[0]), plan.scaled[2]) for plan in library.made] == [(modes, not promote)] * 2
 
 
-def test_a_label_names_the_order_and_what_is_set(make):
-    baseline, workload, _ = make()
-    assert baseline.candidates(workload)[1].label == "AB id=1 split_k=4"
-
-
 def first_byte(recipe):
     """The first byte of the algorithm that a recipe holds."""
     return bytes.fromhex(recipe.partition(":")[2])[0]
