@@ -233,7 +233,7 @@ class HopperLaunch:
             ends = schema.DenseTensorConstraints(cutlass.Int32, (1,), 1, 4)
             operands = schema.IndexPtrGroupedGemmOperandsMetadata(*sides, ends, args.offsets_along, cutlass.Float32)
         epilogue = None if epilogue_args is None else schema.EpilogueMetadata.from_args(epilogue_args)
-        configs = [pick_for(problem, 0, finish).config, *choices(problem, CANDIDATES, (), chip_of(), finish)]
+        configs = [pick_for(problem, 0, finish).config, *choices(problem, CANDIDATES, chip_of(), finish)]
         for config in list(dict.fromkeys(configs))[:CANDIDATES]:
             turn = -1 if config.swap_ab else 1  # tile and cluster as of C
             design = HopperDesign(
