@@ -140,6 +140,13 @@ def test_a_kernel_that_meets_in_memory_is_given_a_workspace_of_the_size_it_needs
     assert asked == [loader.workspace_size(config, size, size, kernel.clusters) for size in (512, 1000)]
 
 
+def test_a_cluster_of_stream_k_leaves_sums_of_two_tiles_at_most_the_one_it_ends_and_the_one_it_begins():
+    config = resolve(LadderConfig(tile_m=128, stream_k=True, cluster_n=2, consumers=2))
+    sums, words = loader.workspace_size(config, 1000, 1000, 66)
+    assert sums == 66 * 2 * (config.tile_m * config.tile_n * config.cluster_size)
+    assert words == loader.FIXED_WORDS + 66 * config.cluster_size * config.consumers
+
+
 @pytest.fixture
 def entry(tmp_path):
     """A store with one whole entry, and its kernel."""

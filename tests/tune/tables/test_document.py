@@ -111,7 +111,6 @@ def test_no_point_of_a_roofline_lies_above_its_ceiling(tmp_path):
     assert "fastest burst: 840 TFLOP/s" in usual[-1]["ceiling"]
 
 
-@pytest.mark.results
 def test_a_study_has_a_roofline_exactly_where_something_ran(tmp_path):
     ran, failed = (write_study(tmp_path / name, *rows) for name, rows in (("a", SWEPT), ("b", SWEPT[2:])))
     for folder, drawn in ((ran, True), (failed, False)):
@@ -125,6 +124,7 @@ def test_a_driver_and_a_cuda_that_nobody_noted_are_unknown(tmp_path):
     assert re.search(r"driver, CUDA</\w+>\s*<\w+>unknown, unknown<", document(study))
 
 
+@pytest.mark.results
 def test_the_seed_table_tells_what_its_two_parameters_are_worth():
     """It is no search: nothing of importance was noted while it ran."""
     study = read_study(ROOT / "results/h200/seed-table")
