@@ -34,7 +34,16 @@ MAY_IMPORT = {
         *("tune.search", "tune.study", "tune.measure", "tune.parameters", "tune.statistics", "tune.point"),
         *("compiler", "model"),
     },
-    "tune.tables": {"tune.search", "tune.study", "tune.parameters", "tune.point", "tune.limits", "model"},
+    "tune.tables": {
+        "tune.measure.verdict",
+        "tune.statistics",
+        "tune.search",
+        "tune.study",
+        "tune.parameters",
+        "tune.point",
+        "tune.limits",
+        "model",
+    },
     "tune.autotune": {
         *("tune.run", "tune.measure", "tune.study", "tune.statistics", "tune.point"),
         *("serve", "compiler", "model"),
@@ -70,7 +79,7 @@ BESIDE = ("docs", "tests", "benchmarks", "notebooks", "examples")
 """Folders of this repository that use the package and are no part of it."""
 
 EVIDENCE = {
-    "docs/generate": {"hopper_gemm", "docs.generate", "tests.verify", "benchmarks.fresh"},
+    "docs/generate": {"hopper_gemm", "docs.generate", "tests.verify", "benchmarks.fresh", "benchmarks.samplers"},
     "tests/verify": {"hopper_gemm", "tests.verify", "tests.protocols"},
     "tests/protocols": {"hopper_gemm.kernel", "tests.protocols"},
 }
