@@ -29,7 +29,7 @@ MAY_IMPORT = {
         *("tune.search", "tune.study", "tune.measure", "tune.parameters", "tune.statistics"),
         *("compiler", "model"),
     },
-    "tune.tables": {"tune.search", "tune.study", "tune.parameters", "model"},
+    "tune.tables": {"tune.search", "tune.study", "tune.measure", "tune.parameters", "tune.statistics", "model"},
     "tune.autotune": {"tune.run", "tune.measure", "tune.study", "tune.statistics", "serve", "compiler", "model"},
     "lab": {"tune", "compiler", "kernel", "model", "serve"},
     "cli": {"lab", "tune", "compiler", "model", "serve"},
@@ -62,7 +62,7 @@ BESIDE = ("docs", "tests", "benchmarks", "notebooks", "examples")
 """Folders of this repository that use the package and are no part of it."""
 
 EVIDENCE = {
-    "docs/generate": {"hopper_gemm", "docs.generate", "tests.verify", "benchmarks.fresh"},
+    "docs/generate": {"hopper_gemm", "docs.generate", "tests.verify", "benchmarks.fresh", "benchmarks.samplers"},
     "tests/verify": {"hopper_gemm", "tests.verify", "tests.protocols"},
     "tests/protocols": {"hopper_gemm.kernel", "tests.protocols"},
 }
