@@ -77,20 +77,14 @@ plt.show()
 # %% [markdown]
 # ## Why not there
 #
-# The tile of the kernel that is the best where it runs, over that of the kernel that was brought along:
+# The tile of the kernel that is the best where it runs, over that of the kernel that was tuned elsewhere:
 
 # %%
-
-
-def area(label: str) -> int:
-    """Elements of a kernel's tile."""
-    return int(np.prod([int(side) for side in label.split()[0].split("x")]))
-
-
 tiles = {}
 for tuned, run in portability.ACROSS:
     part = portability.kept(tuned, run).query("kept < 0.97")
-    ratio = part["best"].map(area) / part["tuned"].map(area)
+    best, own = (part[name].str.extract(r"(\d+)x(\d+)").astype(int).prod(axis=1) for name in ("best", "tuned"))
+    ratio = best / own
     tiles[f"{tuned} to {run}"] = {"problems": len(part), "larger": (ratio > 1).sum(), "smaller": (ratio < 1).sum()}
 pd.DataFrame(tiles).T
 

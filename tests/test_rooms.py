@@ -35,13 +35,15 @@ MAY_IMPORT = {
         *("compiler", "model"),
     },
     "tune.tables": {
-        "tune.measure.verdict",
-        "tune.statistics",
-        "tune.search",
-        "tune.study",
-        "tune.parameters",
-        "tune.point",
-        "tune.limits",
+        *(
+            "tune.search",
+            "tune.study",
+            "tune.measure",
+            "tune.parameters",
+            "tune.statistics",
+            "tune.point",
+            "tune.limits",
+        ),
         "model",
     },
     "tune.autotune": {
