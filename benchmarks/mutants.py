@@ -218,8 +218,10 @@ def outcome(tree: Path, tests: Sequence[str], limit: int, marks: str = WIDE) -> 
     code, output = tested(tree, ["-m", marks, *tests], limit)
     if code is None:
         return "caught", TIMEOUT
-    status = {0: "survived", 4: "error", 5: "error"}.get(code, "caught")  # 4, 5: no such test, none to run
-    return status, next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
+    said = next((line for line in output.splitlines() if line.startswith(("FAILED", "ERROR", "ImportError"))), "")
+    if code in (4, 5):  # no such test, or none to run; or what all tests import breaks
+        return ("caught" if said.startswith("ImportError") else "error"), said
+    return ("caught" if code else "survived"), said
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_drawn_faults_are_code_stand_where_they_say_and_follow_from_the_seed(tre
         assert fault.tests == ("tests/tune",)
         assert SOURCE.count(fault.old) == 1
         ast.parse(SOURCE.replace(fault.old, fault.new))
+
+
+def test_the_recorded_faults_are_those_listed_and_some_drawn_and_each_survivor_is_explained():
+    rows = [*map(json.loads, (ROOT / "results/verification/mutants.jsonl").read_text().splitlines())]
+    of_list = [row for row in rows if row["seed"] is None]
+    assert {(row["file"], row["old"], row["new"]) for row in of_list} == {fault.key for fault in listed()}
+    assert all(row["by"] if row["status"] == "caught" else row["why"] for row in rows)
+    caught = [row["status"] == "caught" for row in rows if row["seed"] is not None]
+    assert sum(caught) >= 0.92 * len(caught) > 0
 
 
 def test_every_listed_fault_can_be_planted_in_today_s_code():

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import replace
 
+from tests.conftest import ROOT
+from tests.verify.__main__ import DAMAGES, FAULTS
+from tests.verify.__main__ import PROOFS as PROOFS_FILE
 from tests.verify.drawing import pairs
 from tests.verify.rows import FIXED, VerifyRow
 from tests.verify.summary import page, standing
@@ -154,6 +159,14 @@ def test_damaged_files_and_planted_faults_are_counted_and_survivors_named():
     assert "| of the list | 1 | 1 | 0 |\n| drawn by seed 7 | 2 | 1 | 1 |" in text
     assert "- `a.py`, `x < 1` as `x <= 1`: no x is 1" in text
     assert "Damaged files" not in page([], WANTED)
+
+
+def test_the_recorded_page_counts_the_recorded_proofs_damages_and_faults():
+    folder = ROOT / "results/verification"
+    tables = [list(csv.DictReader((folder / name).read_text().splitlines())) for name in (PROOFS_FILE, DAMAGES)]
+    faults = [*map(json.loads, (folder / FAULTS).read_text().splitlines())]
+    _, title, said = page([], [], *tables, faults).partition("## Runs that are damaged")
+    assert title + said in (ROOT / "docs/verification.md").read_text()
 
 
 def test_without_rows_it_says_that_nothing_was_verified():
