@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hopper_gemm.lab.ladder.ladder_config import LadderKernel
-from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import is_odd_chunk
 from hopper_gemm.model.problem import ELEMENT_BYTES
 from hopper_gemm.model.rules.rule import Rule, one_of
@@ -33,15 +32,6 @@ def _loads(kernel: LadderKernel) -> Iterator[str]:
         yield f"{loads} of 320 rows for 3 consumers spill with one stage; take more stages or 2 consumers"
     if kernel.tile_m >= DEEP_COPIES[0] and kernel.k_depth >= DEEP_COPIES[1] and kernel.loads == "cp_async":
         yield f"{loads} of {kernel.tile_m} rows at k_depth {kernel.k_depth} spill; lower k_depth or tile_m"
-    if kernel.loads == "mixed":
-        yield from _crowded(kernel, loads)
-
-
-def _crowded(kernel: LadderKernel, what: str) -> Iterator[str]:
-    """Two consumers of three blocks of rows each leave the producer 24 registers."""
-    three_blocks = kernel.consumers == 2 and kernel.share_m == 3 * hopper.WGMMA_M
-    if three_blocks and kernel.registers.producer == 24:
-        yield f"{what} beside {kernel.accumulators} accumulators spills with chunks of 64 columns; take epi_n 32"
 
 
 def _stores(kernel: LadderKernel) -> Iterator[str]:
@@ -54,10 +44,6 @@ def _stores(kernel: LadderKernel) -> Iterator[str]:
         )
     if kernel.epi_n or kernel.epi_buffers:
         yield 'stores "direct" use no chunks; leave epi_n at "auto" and epi_buffers at "max"'
-    if kernel.evict_c:
-        yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
-    if kernel.swap_ab:
-        yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
 
 
 def _persistent(kernel: LadderKernel) -> Iterator[str]:
@@ -171,8 +157,6 @@ def _skew(kernel: LadderKernel) -> Iterator[str]:
 def _stream_k(kernel: LadderKernel) -> Iterator[str]:
     if not kernel.stream_k:
         return
-    if kernel.split == "m":
-        yield from _crowded(kernel, "stream_k")
     if kernel.schedule != "cooperative" or kernel.split_k > 1:
         yield "stream_k cuts the last wave of a launch: take schedule cooperative, split_k 1"
     boxes = ELEMENT_BYTES * kernel.tile_k // kernel.swizzle_bytes

@@ -112,6 +112,16 @@ def _walks(kernel: Kernel) -> bool:
     return kernel.loads == "tma" and kernel.split_k == 1
 
 
+def _evict_c(kernel: Kernel) -> Iterator[str]:
+    if kernel.evict_c and kernel.stores == "direct":
+        yield 'evict_c needs stores by TMA and stores are "direct"; take stores tma'
+
+
+def _swap_ab(kernel: Kernel) -> Iterator[str]:
+    if kernel.swap_ab and kernel.stores == "direct":
+        yield 'stores "direct" write rows of C and swap_ab computes columns; take stores tma'
+
+
 def _four(kernel: Kernel) -> Iterator[str]:
     plain = kernel.schedule == "cooperative" and kernel.split_k == 1
     if kernel.consumers == 4 and not (plain and kernel.loads == "tma" and kernel.stores == "tma"):
@@ -179,6 +189,8 @@ TECHNIQUE_RULES = (
     Rule("pace", "producers that wait for one another must run at the same time", _pace),
     Rule("staging", "a slot is free for C between the tile's last wgmma and its release", _ring_staging),
     Rule("scheduler", "the number of a tile goes from the producer to the consumers through the ring", _scheduler),
+    Rule("evict_c", "a hint to the L2 goes with a store by TMA", _evict_c),
+    Rule("swap_ab", "a swapped tile is transposed back on its way through shared memory", _swap_ab),
     Rule("four consumers", "each of four consumers has 48 registers beside 64 accumulators", _four),
     Rule("epi_n", "an epilogue chunk is one TMA box with one swizzle", _epi_n),
     Rule("epi_buffers", "the epilogue's buffers take what the ring leaves of shared memory", _staging),
