@@ -33,7 +33,7 @@ class Report:
         rows, points: in the end, and as it should be.
         crashed: rows of points that two kills hit.
         twice: measurements beyond one for each point.
-        orphans: processes alive five seconds after each death of the coordinator, and in the end.
+        orphans: processes alive a minute after each death of the coordinator, and in the end.
         lines: lines on the terminal that are neither a row nor one clear line about a death.
     """
 
@@ -114,7 +114,7 @@ class Range:
         """Our processes, but for the resource trackers, which end with the last of them."""
         return {pid: what for pid, what in fakes.descendants(self.log).items() if "resource_tracker" not in what}
 
-    def gone(self, seconds: float = 5.0) -> list[str]:
+    def gone(self, seconds: float = 60.0) -> list[str]:
         """What is still alive after so long."""
         until = time.monotonic() + seconds
         while self.alive() and time.monotonic() < until:
