@@ -26,8 +26,8 @@ KINDS = ("worker", "child", "coordinator", "scheduler")
 @dataclass
 class Report:
     """What a run under fire came to: kills by kind of the victim, starts of the command, rows in the end, points that
-    should have one, rows that two kills made a crash, measurements beyond one for each point, processes alive five
-    seconds after each death of the coordinator, and lines on the terminal that a user should not meet."""
+    should have one, rows that two kills made a crash, measurements beyond one for each point, processes alive a
+    minute after each death of the coordinator, and lines on the terminal that a user should not meet."""
 
     executor: str
     workers: int
@@ -106,7 +106,7 @@ class Range:
         """Our processes, but for the resource trackers, which end with the last of them."""
         return {pid: what for pid, what in fakes.descendants(self.log).items() if "resource_tracker" not in what}
 
-    def gone(self, seconds: float = 5.0) -> list[str]:
+    def gone(self, seconds: float = 60.0) -> list[str]:
         """What is still alive after so long."""
         until = time.monotonic() + seconds
         while self.alive() and time.monotonic() < until:
