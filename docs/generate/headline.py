@@ -27,6 +27,7 @@ from hopper_gemm.model.tuned import local_root, results_root
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.study.reader import recorded_folders
 
 ROOT = Path(__file__).parents[2]
 README = "README.md"
@@ -106,8 +107,9 @@ def claims() -> list[Claim]:
     listed += [(*other[:3], other[3].format(f"sweeps/shapes/{SHAPES.get(other[2])}.toml")) for other in OTHERS]
     for folder, page in SWEEPS.items():
         for path in sorted((ROOT / "sweeps" / folder).glob("*.toml")):
-            name = path.relative_to(ROOT)
-            listed.append((page, path.stem, path.stem, f"hopper-gemm sweep {name} --out OUT"))
+            if recorded_folders(path.stem):
+                command = f"hopper-gemm sweep {path.relative_to(ROOT)} --out OUT"
+                listed.append((page, path.stem, path.stem, command))
     made = [
         Claim(page, what, rows, command.replace("OUT", out_of(what)), code_of(rows))
         for page, what, rows, command in listed

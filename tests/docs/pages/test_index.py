@@ -48,7 +48,7 @@ def test_a_line_has_question_best_remark_and_scope(tmp_path):
     assert "| How \\| wide? | 1.200x [1.100, 1.300] in the sweep, 64x64x64 burst: 256x128x64 |" in wide
     assert "| unfinished: a point missing; the L2 was warm | burst | isolated | 2026-11-23 |" in wide
     assert deep.startswith("| [group/deep](group/deep) |")
-    assert suite.startswith("| [suite](suite) | Which is the fastest? | 1.500x cublas | finished |")
+    assert suite.startswith("| [suite](suite) | Which is the fastest? | 1.500x [1.000, 2.250] cublas | finished |")
 
 
 def test_the_index_of_an_archive_names_a_study_without_its_date(tmp_path):

@@ -261,7 +261,8 @@ def test_a_board_that_stays_away_too_long_is_gone_for_good(monkeypatch):
 @pytest.mark.parametrize(("seconds", "gone"), [(module.AWAY_SECONDS, []), (module.AWAY_SECONDS + 1, ["w0"])])
 def test_a_board_may_stay_away_for_exactly_so_long(monkeypatch, seconds, gone):
     question = Asks([])
-    runner = Coordinator(question, Script(well))
+    runner = Coordinator(Script(well))
+    runner._begin(question)
     runner._absent["w0"] = "A", 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0 + seconds)
     runner._drop_absent_boards()

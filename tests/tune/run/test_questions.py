@@ -210,7 +210,7 @@ def test_configs_are_those_for_the_kind_of_gpu_that_joined(tmp_path, config):
     problem = GemmProblem(1000, 5000, 2048)
     compared(tmp_path / "c", Instant(facts=FEW_SMS), problems=[problem], config=config)
     (ours,) = {row.point.config for row in rows_of(tmp_path / "c", "compare")}
-    assert ours == picked(problem, (), Chip(**FEW_SMS)) != picked(problem)
+    assert ours == picked(problem, Chip(**FEW_SMS)) != picked(problem)
 
 
 # --- counters

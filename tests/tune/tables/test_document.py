@@ -99,7 +99,7 @@ def test_a_map_shows_of_each_problem_the_pick_and_the_best(tmp_path):
 def test_a_part_of_a_map_is_called_a_sample_and_its_picks_are_summed_up(tmp_path):
     study = Study(tmp_path, tuple(PICKED), ABOUT)
     assert "A part of a list: 2 of its problems, in an order that a seed shuffled: a sample of it." in caveats(study)
-    assert best_of(study)[-1].startswith("all: problems 2, pick 0.900, least 0.900 ")
+    assert best_of(study)[-1].startswith("all: problems 2, pick 0.900 [0.835, 0.970], least 0.900 ")
 
 
 def test_no_point_of_a_roofline_lies_above_its_ceiling(tmp_path):
