@@ -14,8 +14,10 @@ from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import TunedEntry
 from hopper_gemm.serve import kernels
+from hopper_gemm.serve.call import Call
 from hopper_gemm.serve.checks import UnsupportedError
 from hopper_gemm.serve.fallback import POLICY
+from hopper_gemm.serve.reference import by_torch
 from tests.serve.launcher import Launches
 from tests.serve.test_matmul import Tagged, random
 
@@ -173,3 +175,9 @@ def test_a_gated_layer_of_a_subclass_has_the_type_that_autocast_chooses():
     x, w = random(16, 24), random(32, 24).as_subclass(Tagged)
     with torch.autocast("cpu", torch.float16):
         assert hopper_gemm.swiglu(x, w).dtype == (x @ w[:16].t()).dtype == torch.float16
+
+
+def test_tensors_without_memory_share_none():
+    """All of them have the address 0."""
+    a, b, out = (torch.empty(16, 16, device="meta") for _ in range(3))
+    assert by_torch(Call(a, b, out=out)) is out

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
+from hopper_gemm.tune.run.executors import local
 from hopper_gemm.tune.run.executors.local import Local
 from hopper_gemm.tune.run.task import Joined
 from tests.tune.run import fakes
@@ -50,3 +53,25 @@ def test_a_refused_warm_start_is_one_line_and_leaves_no_folder(tmp_path, asked, 
     (line,) = place.errors.read_text().splitlines()
     assert line.endswith(message)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_worker_is_followed_by_another_exactly_where_it_died_and_only_so_often(monkeypatch):
+    """One that is silent, or has something to say, stays."""
+    ends = []
+
+    def spawned(*arguments, name):
+        ours, theirs = Pipe()
+        ends.append(theirs)
+        return SimpleNamespace(join=lambda seconds=None: None, is_alive=lambda: False, exitcode=-9, pid=0), ours
+
+    monkeypatch.setattr(local, "spawn", spawned)
+    worker = local._LocalWorker(None, 0, ())
+    assert worker.poll() == []
+    ends[-1].send("an answer")
+    assert worker.poll() == ["an answer"]
+    assert len(ends) == 1
+    for death in range(1, local.RESPAWNS + 2):
+        ends[-1].close()
+        (left,) = worker.poll()
+        assert left.for_good == (death > local.RESPAWNS)
+    assert len(ends) == local.RESPAWNS + 1
