@@ -315,6 +315,34 @@ held.round(3)
 # as well, and on 8192x10240x8192 stream-K wins both, with another tile. At 4096^3 the lead shrinks from 1.012 to
 # 1.005.
 #
+# ## By board
+
+# %%
+cubes = [
+    rows_of(recorded(name), stage).query("status == 'ok' and problem == '8192x8192x8192'").assign(study=name)
+    for name, stage in (
+        *(("steady-i", "final"), ("steady-j", "final"), ("steady-k", "final")),
+        *(("served", "compare"), ("suite-steady", "compare")),
+    )
+]
+cubes = pd.concat(cubes).query("against == 'cublas'")
+boards = (
+    cubes.assign(board=cubes.board.str[4:12])
+    .groupby("board")
+    .agg(
+        studies=("study", "nunique"),
+        rows=("study", "size"),
+        speedup=("speedup", "max"),
+        pj=("pj_per_flop", "min"),
+        torch_pj=("baseline_pj_per_flop", "median"),
+    )
+)
+boards.round(3)
+
+# %% [markdown]
+# Isolated, of the best config of each board. Boards differ in the energy that NVML reports of the same product; the
+# lead over torch.mm on the same board differs less.
+#
 # ## What we take from it
 #
 # - At the wall a saved clock is worth half a clock. What counts first is still that the tiles fill their rounds: an

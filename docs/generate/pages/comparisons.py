@@ -262,7 +262,7 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
         (
-            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean_figure(elsewhere)}",
+            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean_of(elsewhere).median:.3f}x",
             "isolated",
             picks,
             "map-held-out",

@@ -56,7 +56,7 @@ def speeds(run: str) -> pd.DataFrame:
 def kept(tuned: str, run: str) -> pd.DataFrame:
     """By problem: the share of the best speedup on one run that the best kernel of another has there, among the kernels
     that both measured; both kernels, and the time of torch.mm."""
-    both = speeds(tuned).join(speeds(run), how="inner", lsuffix="_tuned")
+    both = speeds(tuned).add_suffix("_tuned").join(speeds(run), how="inner")
     found = []
     for problem, part in both.groupby(level="problem"):
         if len(part) >= LEAST_SHARED:
