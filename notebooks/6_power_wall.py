@@ -22,7 +22,7 @@
 # Computed from the archived studies `wall`, `steady-a` and `steady-b`, beside `tile-shape` and `stagger-steady`; no GPU
 # is needed to run it again. Every row is one pair of two slices, and steady-a has no finals. So first: what can be told
 # apart? Every timing here is chained (launches of one kernel back to back) unless isolated is said; these rows do not
-# name their board, later ones do ([by board](#By-board)).
+# name their board, later ones do (below, by board).
 
 # %%
 import matplotlib.pyplot as plt
