@@ -254,7 +254,8 @@ def _faults(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "## Planted faults",
         "",
         "Faults planted in the sources one at a time, and judged by the tests that need no GPU, the recorded digests "
-        "of the sources left out: those of a list, and some drawn by a seed over all packages (a comparison with its "
+        "of the sources left out: those of a list, 86 of 135 of an earlier version (the code of the others is gone "
+        "or has left the package), and some drawn by a seed over all packages (a comparison with its "
         "neighbour, a constant off by one, a dropped operand, a negated condition). Faults that survived at first got "
         "a test where that can hold, and were judged again. By `python -m benchmarks.mutants`; "
         "every fault: `mutants.jsonl`, beside the rows.",
