@@ -59,7 +59,7 @@ class MadeAgainError(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """What is damaged.
+    """Recorded things of a kind, each of which is copied and damaged.
 
     Args:
         copies: folders, each copied for a case.
@@ -102,7 +102,7 @@ EVERY_DAMAGE = (*DAMAGES, half, empty, not_a_number, word)
 
 
 def kinds(folder: Path) -> dict[str, Kind]:
-    """What is damaged, by name.
+    """The kinds of recorded things by name.
 
     Args:
         folder: an empty one, for files that are made here.
@@ -172,7 +172,7 @@ def load_library(copy: Path) -> Any:
 
 
 def outcome(read: Callable[[Path], Any], copy: Path, whole: str = "") -> tuple[str, str]:
-    """What a reader makes of a copy in a process of its own, and its message; ``whole`` is what it read before."""
+    """The outcome of reading a copy in a process of its own, and the message; ``whole`` was read before the damage."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:

@@ -356,12 +356,6 @@ def curve_text(rows: Sequence[Mapping[str, float]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def read_curve(path: Path) -> list[dict[str, float]]:
-    """The rows of a written curve."""
-    names, *lines = path.read_text().splitlines()
-    return [dict(zip(names.split(","), map(float, line.split(",")), strict=True)) for line in lines]
-
-
 def main(what: Literal["curve", "choose"]) -> None:
     """Print the menu; or write the curve, and its picture."""
     if what == "choose":

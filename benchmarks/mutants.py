@@ -214,7 +214,7 @@ def judge(fault: Fault, tree: Path) -> dict[str, object]:
 
 
 def outcome(tree: Path, tests: Sequence[str], limit: int, marks: str = WIDE) -> tuple[str, str]:
-    """What tests say of a tree with a fault, and which test says it."""
+    """The verdict of the tests on a tree with a fault, and the test that fails."""
     code, output = tested(tree, ["-m", marks, *tests], limit)
     if code is None:
         return "caught", TIMEOUT

@@ -27,7 +27,7 @@ NAMED = {
     "boards": r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     "kernels": r'(?<="kernel": ")[0-9a-f]{16}(?=")',
 }
-"""What a file names of its origin, by patterns."""
+"""Patterns by which a file names its origin."""
 
 
 def named(text: str) -> dict[str, list[str]]:

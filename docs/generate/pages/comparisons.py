@@ -490,7 +490,7 @@ def steady_rows(name: str, stage: str) -> str:
 
 
 def invariance_answer() -> str:
-    """What batch invariance costs on the suite and on problems that nobody tuned, in a sentence."""
+    """The cost of batch invariance on the suite and on problems that nobody tuned, in a sentence."""
     told = []
     for name in ("suite", "held-out"):
         rows = invariant_rows(name)
@@ -500,7 +500,7 @@ def invariance_answer() -> str:
 
 
 def power_answer() -> str:
-    """Whether the order of kernels changes at the power cap, in a sentence."""
+    """A sentence on the order of kernels at the power cap, and whether it changes there."""
     rates = ran("tile-shape").groupby(["tile", "regime"])["speedup"].max().unstack("regime")
     alike = rates.rank().corr().loc["burst", "steady"]
     return wrapped(

@@ -1,5 +1,5 @@
-"""What a kernel that is the best on one kind of GPU is worth on the other, beside what another board of the same kind
-and another day change."""
+"""The worth of a kernel that is the best on one kind of GPU on the other kind, beside what another board of the same
+kind and another day change."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _worth(part: pd.DataFrame) -> tuple[str, ...]:
 
 
 def table() -> str:
-    """What is kept across kinds of GPU, beside boards of one kind; then by the time of torch.mm."""
+    """The share that is kept across kinds of GPU, beside boards of one kind; then by the time of torch.mm."""
     lines = [(tuned, run, *_worth(kept(tuned, run))) for tuned, run in (*ACROSS, *ALIKE)]
     names = "problems", "kept", "least", "the same kernel is the best"
     first = markdown(("the best of", "run on", *names), lines)
