@@ -199,7 +199,7 @@ class Counted(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("activation", ["swiglu", "silu"])
-def test_a_backward_pass_computes_no_product_of_groups_once_more(activation):
+def test_a_backward_pass_computes_no_product_of_groups_once_more(gpu, activation):
     """What is before an activation is kept: of two operands the gradients are two products."""
     a, b, offs = operands()
     a, b = a.requires_grad_(), b.requires_grad_()
@@ -299,7 +299,8 @@ def test_rows_behind_a_count_are_not_written_and_have_no_part_in_gradients(gpu, 
     right.backward(gradient[used].double())
     for ours, exactly in zip(given, wide, strict=True):
         kept = used if ours is a else ...
-        assert torch.allclose(ours.grad[kept].double(), exactly.grad[kept], rtol=5e-2, atol=0.2)
+        apart = ours.grad[kept].double() - exactly.grad[kept]
+        assert float(apart.norm()) <= 2e-2 * float(exactly.grad[kept].norm())
 
 
 def test_the_gradient_of_masked_weights_is_one_launch_along_k(gpu):
