@@ -67,6 +67,11 @@ def needs_gradient(call: Call) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
+def activates(call: Call) -> bool:
+    """Return True if an activation follows the product."""
+    return call.kind == "swiglu" or call.activation is not None
+
+
 def invariant(call: Call) -> bool:
     """Return True if the call is batch-invariant."""
     return MODE.batch_invariant if call.batch_invariant is None else call.batch_invariant

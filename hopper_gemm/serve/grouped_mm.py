@@ -84,7 +84,7 @@ def grouped_swiglu(
     mat_a: torch.Tensor, mat_b: torch.Tensor, *, offs: torch.Tensor | None = None, counts: Maybe = None
 ) -> torch.Tensor:
     """``silu(a @ gate[g]) * (a @ up[g])`` of the rows ``a`` of each group in one launch: :func:`hopper_gemm.swiglu` of
-    gated experts, with gradients.
+    gated experts, with gradients. Where one is recorded, the product is rounded and kept, and torch does the rest.
 
     Args:
         mat_a, offs, counts: as of :func:`grouped_mm`.
@@ -127,6 +127,12 @@ def _multiplied(
         name, what = ("counts", "rows") if batches else ("offs", "end")
         raise TypeError(
             f"{name} must be an int32 tensor for such operands but is {shown(ends)}; give each group's {what}"
+        )
+    if activation and needs_gradient(Call(a, b, bias)) and _unsupported(a, b) is None:
+        # the product is kept for the backward pass, as by torch: to compute it once more would take longer
+        product = _multiplied(a, b, offs, counts, out_dtype, bias, None)
+        return finished(
+            product, Call(a, b, activation=activation, kind="swiglu" if activation == "swiglu" else "linear")
         )
     given = Grouped(a.flatten(0, 1) if batches else a, b, ends, out_dtype, bias, activation, batches)
     if (why := _unsupported(a, b)) is not None:

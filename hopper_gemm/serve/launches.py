@@ -39,6 +39,7 @@ from hopper_gemm.serve.background import BACKGROUND, UncompiledError
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
+    activates,
     autocast_call,
     autocast_type,
     cast,
@@ -53,7 +54,17 @@ from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster, torch_may_serve
 from hopper_gemm.serve.kernels import CALLED, MODE, compiles, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
+from hopper_gemm.serve.ops import (
+    OPERATORS,
+    Ways,
+    arguments_of,
+    by_operator,
+    call_of,
+    in_two,
+    recordable,
+    recording,
+    untraced,
+)
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -426,6 +437,8 @@ def loading_allowed() -> Iterator[None]:
 def _recorded(call: Call) -> torch.Tensor:
     """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
     if call.out is None and call.config is None:
+        if activates(call) and not falls_back(call):
+            return in_two(call, launch)
         typed = autocast_call(call) if cast(call) else call
         if recordable(typed):
             return RECORDING[call.kind](*arguments_of(call.kind, typed), typed)

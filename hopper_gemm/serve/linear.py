@@ -42,6 +42,9 @@ def linear(
     Returns:
         ``out``, written on torch's current stream.
 
+    Where a gradient is recorded and there is an activation, the product with scale and bias is rounded and kept for the
+    backward pass, as by torch, which then does the rest in launches of its own.
+
     An ``out`` whose rows are contiguous and start at multiples of 16 bytes is written in place, and that of a product
     alone wherever its rows start; any other from a buffer.
 
@@ -82,7 +85,8 @@ def swiglu(x: torch.Tensor, w_gate_up: torch.Tensor, batch_invariant: bool | Non
     Returns:
         (..., f), contiguous, of the operands' type, written on torch's current stream.
 
-    One launch needs f and k in multiples of 8 and a weight contiguous along k, rows at multiples of 16 bytes. Else the
+    Where a gradient is recorded, the product is rounded and kept, and torch does the rest, as in :func:`linear`. One
+    launch needs f and k in multiples of 8 and a weight contiguous along k, rows at multiples of 16 bytes. Else the
     product is :func:`hopper_gemm.matmul`'s in fp32, and torch does the rest.
 
     Raises:

@@ -30,6 +30,7 @@ from torch.utils.flop_counter import register_flop_formula
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
+    activates,
     autocast_call,
     cast,
     invariant,
@@ -48,7 +49,7 @@ from hopper_gemm.serve.checks import (
     refuse_foreign,
     wrong_types,
 )
-from hopper_gemm.serve.reference import by_torch, falls_back, reference
+from hopper_gemm.serve.reference import by_torch, falls_back, finished, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
 from hopper_gemm.serve.transforms.gradients import DERIVATIVES, Ways
@@ -170,6 +171,8 @@ def by_operator(call: Call) -> torch.Tensor:
     call = call._replace(batch_invariant=invariant(call))
     if falls_back(call):
         return by_torch(call)
+    if activates(call) and needs_gradient(call):
+        return in_two(call, by_operator)
     name = call.kind if out is None else f"{call.kind}_out"
     if out is not None and cast(call):
         return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
@@ -178,6 +181,15 @@ def by_operator(call: Call) -> torch.Tensor:
 
 
 # Derivatives ------------------------------------------------------------------------------------
+
+
+def in_two(call: Call, run: Callable[[Call], torch.Tensor]) -> torch.Tensor:
+    """The output of a call with an activation and a gradient: the product, rounded, which autograd keeps, then the rest
+    by torch. To compute the product once more in the backward pass would take longer."""
+    call = autocast_call(call) if cast(call) else call
+    check_call(call)
+    product = run(call._replace(activation=None, residual=None, kind="linear"))
+    return finished(product, call._replace(bias=None, scale=None))
 
 
 def recordable(call: Call) -> bool:

@@ -2,9 +2,9 @@
 
 Gradients: dA = dC Bt; dB, which lies as B does, At dC or the transpose of dCt A. They have the operands' type, and so
 has the incoming gradient of an fp32 output. Tangents: dC = dA B + A dB, summed in fp32 and rounded once. What is before
-a layer's activation is computed once more, in fp32, instead of kept. All are differentiable again. Those of a
-batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds up the rows of the batch, and
-has the same bits in every run with the same m. The bias's gradient is summed in fp32.
+an activation the operators compute once more, in fp32; the public functions keep it (``in_two``). All are
+differentiable again. Those of a batch-invariant product follow the same rule: dA's rows depend on no other row; dB adds
+up the rows of the batch, and has the same bits in every run with the same m. The bias's gradient is summed in fp32.
 """
 
 from __future__ import annotations
