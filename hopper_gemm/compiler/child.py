@@ -54,8 +54,8 @@ class Child:
     """One process that answers requests, started by the first request and again after its death.
 
     Args:
-        factory: a module-level function; called in the child with ``arguments``, it returns the handler.
-        arguments: picklable.
+        factory: a module-level function; called in the child with ``arguments``, which are pickled, it returns the
+            handler.
         environment: variables set in the child before anything is imported there.
         log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
         holds: file descriptor that stays open as long as the process lives, such as that of a lock.

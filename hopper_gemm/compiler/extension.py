@@ -14,9 +14,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -40,14 +40,9 @@ def extension_name(source: Path) -> str | None:
 
 
 def extension_of(source: Path, build: bool = False) -> Path | None:
-    """The library of a source: that of the package, else that in the user's cache; a damaged one counts as missing,
-    since a cut one would end the process that loads it. None where there is neither, or where others may write to that
-    cache.
-
-    Args:
-        source: one file, of C++.
-        build: make it where there is none; it needs a C++ compiler and the headers of Python.
-    """
+    """The library of a source, one file of C++: that of the package, else that in the user's cache; a damaged one is
+    missing, since a cut one would end the process that loads it. None where there is neither, or where others may
+    write to that cache. ``build``: make it where there is none, by a C++ compiler and the headers of Python."""
     name = extension_name(source)
     if name is None:
         return None
@@ -101,23 +96,17 @@ def load_extension(library: Path) -> ModuleType | None:
     import tvm_ffi  # noqa: F401
 
     name = library.name.partition("-")[0]
-    spec = spec_from_file_location(name, library, loader=ExtensionFileLoader(name, str(library)))
-    assert spec is not None
-    assert spec.loader is not None
+    loader = ExtensionFileLoader(name, str(library))
     try:
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_from_spec(ModuleSpec(name, loader, origin=str(library)))
+        loader.exec_module(module)
     except ImportError:
         return None
     return module
 
 
 def _folder(package: str) -> Path:
-    """Where a package is installed, without importing it.
-
-    Raises:
-        FileNotFoundError: it is not.
-    """
+    """Where a package is installed, without importing it; raise a FileNotFoundError where it is not."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(package)

@@ -79,15 +79,9 @@ class LoadedKernel:
         scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, ...] = NO_SCALES,
         ends: torch.Tensor | None = None,
     ) -> None:
-        """Launch on torch's current stream; nothing is checked and nothing is waited for.
-
-        Args:
-            a, b, out: as :mod:`hopper_gemm.compiler.abi` declares them, contiguous as the problem's layouts say.
-            finish: bias, residual and scale of a kernel with a finish, None for each that it lacks.
-            scales: of a kernel with scales those of A and of B, fp32.
-            readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long.
-            ends: of groups of rows, where each ends, int32.
-        """
+        """Launch on torch's current stream; nothing is checked and nothing is waited for. Arguments are as
+        :mod:`hopper_gemm.compiler.abi` declares them, ``finish`` of a kernel with one its bias, residual and scale,
+        None for each that it lacks; the first axis of ``readings`` is :meth:`ctas` long."""
         sums = words = None
         if not self.repeatable:
             needs = workspace_size(self.config, *out.shape[-2:], self.clusters)

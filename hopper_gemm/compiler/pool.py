@@ -55,15 +55,9 @@ def compiling_while_needed(store: Path) -> Handler:
 
 
 class CompilePool:
-    """Compiles kernels in parallel processes; each may crash or hang without harm to the others. It has no thread: all
-    work is done within :meth:`pump` and :meth:`result`.
-
-    Args:
-        store: where the kernels go.
-        workers: processes; by default one fewer than the cores that this process may use.
-        factory: makes a process's handler from the store.
-        log: file that takes what compilers print.
-    """
+    """Compiles kernels into a store, in parallel processes; each may crash or hang without harm to the others. It has
+    no thread: all work is done within :meth:`pump` and :meth:`result`. ``workers`` is by default one fewer than the
+    cores that this process may use; ``factory`` makes a process's handler; ``log`` takes what compilers print."""
 
     def __init__(
         self,

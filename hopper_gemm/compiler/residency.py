@@ -23,9 +23,6 @@ SM."""
 def resident_clusters(size: int) -> int:
     """Clusters of ``size`` CTAs, one of :data:`hopper_gemm.model.roofline.CLUSTER_SIZES`, that the current device runs
     at once, one CTA an SM. A persistent launch of more clusters would run the rest as a second wave, in twice the time.
-
-    Raises:
-        RuntimeError: the driver refuses the query.
     """
     import torch
 
@@ -33,11 +30,7 @@ def resident_clusters(size: int) -> int:
 
 
 def memory_rate() -> float:
-    """Bytes a second that a copy should move in the current device's memory; an H200's where the driver tells none.
-
-    Raises:
-        RuntimeError: the driver refuses the query.
-    """
+    """Bytes a second that a copy should move in the current device's memory; an H200's where the driver tells none."""
     import torch
     from cuda.bindings import driver
 

@@ -19,11 +19,7 @@ RUNTIME = "libcute_dsl_runtime.so"
 
 def link(object_file: bytes, portable: bool = False) -> bytes | None:
     """The shared library of an object file; None without a linker or the DSL's runtime library. Imports the DSL.
-
-    Args:
-        object_file: of a kernel.
-        portable: leave out where this host's runtime library is.
-    """
+    ``portable``: leave out where this host's runtime library is."""
     from cutlass.runtime import find_runtime_libraries
 
     linker = shutil.which("ld")
@@ -40,11 +36,8 @@ def link(object_file: bytes, portable: bool = False) -> bytes | None:
 
 
 def load_shared(library: Path, function: str) -> Any:
-    """The launcher of a shared library. Where it does not know the DSL's runtime library, that is loaded before.
-
-    Raises:
-        RuntimeError: it cannot be loaded, such as one for another processor, or without the DSL.
-    """
+    """The launcher of a shared library; a RuntimeError where it cannot be loaded, such as one for another processor.
+    Where it does not know the DSL's runtime library, that is loaded before."""
     import tvm_ffi
 
     try:

@@ -61,11 +61,8 @@ def pool_of(store: Path) -> Any:
 
 
 class Background:
-    """Kernels of this process that are compiled in the background. Thread-safe; a fork begins anew.
-
-    Args:
-        make: makes the pool of processes for a store.
-    """
+    """Kernels of this process that are compiled in the background, by a pool of processes that ``make`` makes for a
+    store. Thread-safe; a fork begins anew."""
 
     def __init__(self, make: Callable[[Path], Any] = pool_of) -> None:
         self._make = make

@@ -67,11 +67,8 @@ class HopperDesign(schema.BLASDesignMetadata):
 
 
 def steps_of(args: Any) -> dict[str, Any]:
-    """Fields of the finish that an epilogue is, each step that loads something with the name of what it loads.
-
-    Raises:
-        ValueError: it is no ``D = activation(accum * scale + bias) + residual``, or the kernel cannot read an operand.
-    """
+    """Fields of the finish that an epilogue is, each step that loads something with the name of what it loads; a
+    ValueError where it is another epilogue, or the kernel cannot read an operand."""
     if args.epilogue is None:
         return {}
     graph, tensors, steps = args.epilogue.traced_epilogue.dag_ir, args.epilogue.tensors, dict[str, Any]()
@@ -105,11 +102,7 @@ def steps_of(args: Any) -> dict[str, Any]:
 
 
 def scales_of(args: Any) -> str:
-    """The scales of operands, as a finish names them.
-
-    Raises:
-        ValueError: the kernel has no such scales, or FP8 has none.
-    """
+    """The scales of operands, as a finish names them; a ValueError where the kernel has no such scales."""
     sides, rows = (args.A, args.B), (args.A.shape[-2], args.B.shape[-1])
     scaled, mode = [isinstance(side, library.ScaledOperand) for side in sides], (1, 1, args.A.shape[-1])
     if not any(scaled) and args.A.dtype.width > 8:
@@ -124,11 +117,7 @@ def scales_of(args: Any) -> str:
 
 
 def problem_of(args: Any) -> tuple[GemmProblem, Epilogue | None]:
-    """The problem of arguments, and what follows the product.
-
-    Raises:
-        ValueError: the kernel cannot run it.
-    """
+    """The problem of arguments, and what follows the product; a ValueError where the kernel cannot run it."""
     axis, (*batch, m, k), n = getattr(args, "offsets_along", None), args.A.shape, args.B.shape[-1]
     along = [normalized_major_stride(side.shape[-2:], side.stride[-2:]) for side in (args.A, args.B, args.out)]
     operand, out = TYPES.get(args.A.dtype), TYPES.get(args.out.dtype)

@@ -196,15 +196,10 @@ def recordable(call: Call) -> bool:
 def recording(
     name: str, run: Callable[..., torch.Tensor], ways: Ways, base: type = Function
 ) -> Callable[..., torch.Tensor]:
-    """Return a function with a gradient, of an operator's arguments and the call that they make. Eager calls take it
-    instead of the operator, which, if Python implements it, costs several times a launch in the dispatcher.
-
-    Args:
-        name: of the operator, and of the node in autograd's graph, as profilers show it.
-        run: multiplies, given the call and what follows it, with no gradient recorded.
-        ways: multiply in the backward pass.
-        base: a class of ``torch.autograd``.
-    """
+    """Return a function with a gradient, of an operator's arguments and the call that they make, by a class of
+    ``torch.autograd``. Eager calls take it instead of the operator, which, if Python implements it, costs several times
+    a launch in the dispatcher. ``run`` multiplies, given the call and what follows it, with no gradient recorded;
+    ``ways`` multiply in the backward pass."""
     arguments, derivative = len(ARGUMENTS[name]), DERIVATIVES[name]
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:

@@ -46,12 +46,8 @@ def reference(call: Call) -> torch.Tensor:
 
 
 def falls_back(call: Call) -> bool:
-    """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
-    device it will run on is not known.
-
-    Raises:
-        UnsupportedError: the kernel cannot, and torch may not or could not give what is asked.
-    """
+    """Return True if torch runs a call that the kernel cannot; refuse it by an UnsupportedError where torch may not.
+    What is traced falls back by its type alone: which device it will run on is not known."""
     ours = POLICY.fallback == "never" or call.config is not None or invariant(call)
     if traced(call):
         return not ours and call.a.dtype not in DTYPES and call.a.dtype == call.b.dtype and not cast(call)

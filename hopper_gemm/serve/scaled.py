@@ -117,22 +117,16 @@ class Recipe(NamedTuple):
 
 def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int) -> tuple[Recipe, str | None]:
     """The scales of a call with torch's arguments, from the operands to the swizzles and from the output's type on, and
-    why torch must run it; None if the kernel can.
-
-    Raises:
-        ValueError: a promote that is none.
-        RuntimeError: a gradient would be recorded, or torch is older than 2.10.
-    """
+    why torch must run it; None if the kernel can. Refuse a promote that is none, gradients, and an older torch."""
     if not hasattr(torch.nn.functional, "scaled_mm"):
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    (a, b), listed = given[:2], given[2:]
-    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in listed]
+    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in given[2:]]
     first, recipe_a, second, recipe_b, *swizzles = single
     recipes = [recipe_a, recipe_b]
     refuse_gradients(first, second)
-    why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
+    why = _unsupported(*given[:2], first, second, recipes, swizzles, dtype, axes)
     scales = RECIPES.get(_names(recipes), "")
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
@@ -187,11 +181,7 @@ _ARGUMENTS = (
 
 
 def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, dtype: Any, out: Maybe) -> None:
-    """Refuse what does not fit; tensors may be fake.
-
-    Raises:
-        ValueError: the first that is refused, with the fix.
-    """
+    """Refuse what does not fit; tensors may be fake."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise MisfitError(
             f"mat_a and mat_b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
@@ -205,10 +195,7 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
         if rows.stride(1) != 1 and k > 1:
             fix = "give it as .contiguous()" if name == "mat_a" else "give the .t() of a row-major (n, k) weight"
             raise MisfitError(f"{name} must be contiguous along k but has strides {tuple(rows.stride())}; {fix}")
-    if scales == "blocks":
-        _check_blocks(m, n, k, a.device, scale_a, scale_b)
-    else:
-        _check_scales(m, n, scales, a.device, scale_a, scale_b)
+    _check_scales((m, n, k), scales, a.device, scale_a, scale_b)
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
         raise MisfitError(misfit("bias", bias, (n,), a.device, wide))
@@ -224,30 +211,24 @@ def _check_out(shape: tuple[Any, ...], dtype: Any, device: Any, out: torch.Tenso
         raise MisfitError(misfit("out", out, shape, device, dtype))
 
 
-def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of operands or of rows that do not fit, as :func:`check` does."""
-    shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
-    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
-        alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
-        alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
-        if not alike or scale.dtype != torch.float32 or scale.device != device or not scale.is_contiguous():
-            raise MisfitError(
-                f"{name} must be {shape} torch.float32 on {device}, contiguous, but is {tuple(scale.shape)} "
-                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
-            )
-
-
-def _check_blocks(m: Any, n: Any, k: Any, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of blocks that do not fit, as :func:`check` does."""
+def _check_scales(sizes: tuple[Any, ...], scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
+    """Refuse scales that do not fit, as :func:`check` does."""
+    (m, n, k), lies = sizes, ", contiguous,"
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
     filled = -(-deep // 4) * 4
-    for name, scale, rows, columns in (("scale_a", scale_a, (m,), deep), ("scale_b", scale_b, (filled, deep), wide)):
-        alike = scale.dim() == 2 and scale.shape[0] in rows and scale.shape[1] == columns
-        alike = alike and (scale.stride(0) == 1 or scale.shape[0] == 1 or scale.numel() == 0)
+    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n)), "tensor": ((1,), (1,))}[scales]
+    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
+        if scales == "blocks":
+            lies = f" with strides (1, {shape[0]})"
+            alike = tuple(scale.shape) in (shape, (deep, wide) if name == "scale_b" else shape)
+            alike = alike and (scale.stride(0) == 1 or scale.shape[0] == 1 or scale.numel() == 0)
+        else:
+            alike = scale.numel() == shape[0] * shape[-1] and scale.is_contiguous()
+            alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
         if not alike or scale.dtype != torch.float32 or scale.device != device:
             raise MisfitError(
-                f"{name} must be {(rows[0], columns)} torch.float32 on {device} with strides (1, {rows[0]}) but is "
-                f"{tuple(scale.shape)} {scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
+                f"{name} must be {shape} torch.float32 on {device}{lies} but is {tuple(scale.shape)} "
+                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
             )
 
 

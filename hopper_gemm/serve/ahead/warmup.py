@@ -11,8 +11,7 @@ from statistics import median
 
 import torch
 
-from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.padded import PaddedKernel, behind_padding
+from hopper_gemm.compiler.padded import behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
@@ -183,15 +182,8 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
     operands = _operands(problem)
     launches = [lambda kernel=kernel: kernel(*operands) for kernel in (launch_torch, *kernels)]
     theirs, *ours = isolated_seconds(launches, ROUNDS, chip.l2_bytes)
-    best = min(range(len(ours)), key=lambda number: median(ours[number]))
-    return _entry(problem, kernels[best], theirs, ours[best], device)
-
-
-def _entry(
-    problem: GemmProblem, kernel: LoadedKernel | PaddedKernel, theirs: list[float], ours: list[float], device: int
-) -> TunedEntry:
-    """The entry of a kernel, by the seconds of torch.mm and of the kernel in each round."""
-    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
+    kernel, times = min(zip(kernels, ours, strict=True), key=lambda timed: median(timed[1]))
+    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, times, strict=True))
     middle, report, gpu = median(theirs), kernel.report, torch.cuda.get_device_properties(device)
     half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
     return TunedEntry(

@@ -44,11 +44,7 @@ def hopper_gemm_addmm(
 
 
 def offer() -> None:
-    """Offer our products, from the next compilation on.
-
-    Raises:
-        RuntimeError: this torch has no such interface.
-    """
+    """Offer our products, from the next compilation on; a RuntimeError where this torch has no such interface."""
     try:
         from torch._inductor import config
         from torch._inductor.select_algorithm import add_feedback_saver  # noqa: F401
