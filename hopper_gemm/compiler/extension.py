@@ -69,8 +69,7 @@ def kept_libraries() -> Path:
 
 
 def built_extension(source: Path) -> bytes | None:
-    """A source as an extension of this torch and this Python, with its sum; None without a compiler or where it
-    fails."""
+    """A source as an extension of this torch and this Python, with its sum; None where it cannot be compiled."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     try:
         torch, tvm_ffi = _folder("torch"), _folder("tvm_ffi")
@@ -90,8 +89,7 @@ def built_extension(source: Path) -> bytes | None:
 
 
 def load_extension(library: Path) -> ModuleType | None:
-    """The module in a library; None where it cannot be loaded, as one made for another system. Imports torch and
-    TVM-FFI, whose functions it calls."""
+    """The module in a library; None where it cannot be loaded, as one made for another system."""
     import torch  # noqa: F401
     import tvm_ffi  # noqa: F401
 

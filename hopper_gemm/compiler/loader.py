@@ -111,8 +111,7 @@ class LoadedKernel:
 
 @lru_cache(maxsize=4096)
 def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, int]:
-    """Floats and 32-bit words that a launch with an (m, n) output needs; see
-    :mod:`hopper_gemm.kernel.sums.workspace`."""
+    """Floats and 32-bit words of a launch with an (m, n) output; see :mod:`hopper_gemm.kernel.sums.workspace`."""
     tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares
@@ -123,8 +122,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
-    """Return the kernel's report; compile the kernel into the store if it is missing there. Raises as
-    :meth:`KernelStore.put`."""
+    """Return the kernel's report; compile the kernel into the store if it is missing there."""
     report = store.report(kernel)
     if report is None:
         store.prepare()
@@ -155,23 +153,16 @@ def load(
     finish: Epilogue | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
-    """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).
+    """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second), loaded
+    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.load_any`. An
+    IllegalConfigError gives the rules that refuse the config, the problem or the finish.
 
     Args:
-        config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary, and whether TMA reaches C; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
-        finish: what the epilogue does before it rounds; the kernel's call then takes what is added too. By default that
-            of the problem's scales.
+        finish: what the epilogue does before it rounds, by default that of the problem's scales.
         scattered: whether rows of C may start anywhere; None: as a contiguous C needs.
-
-    Returns:
-        The kernel, loaded for the current device. TMA must reach its operands, or see
-        :func:`hopper_gemm.compiler.padded.load_any`.
-
-    Raises:
-        IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
     if violations := reasons(config, problem, finish):
         raise IllegalConfigError("; ".join(map(str, violations)))
@@ -204,8 +195,7 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
 
 @cache
 def launcher_of(object_file: Path) -> Any:
-    """The launcher in an object file with its device code, from the shared library beside it where there is one; else
-    the DSL links it now."""
+    """The launcher in an object file, from the shared library beside it where there is one; else the DSL links it."""
     library = object_file.with_suffix(".so")
     if library.is_file():
         try:

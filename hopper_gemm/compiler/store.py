@@ -111,8 +111,7 @@ class KernelId:
         finish: Epilogue | None = None,
         scattered: bool | None = None,
     ) -> KernelId:
-        """The binary that serves a config on a problem; configs that differ only at launch share it. Arguments as of
-        :func:`hopper_gemm.compiler.loader.load`."""
+        """The binary of a config and a problem, as :func:`load` takes them; configs that differ at launch share it."""
         if scattered is None:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
@@ -219,8 +218,7 @@ def shipped_library(kernel: AnyId) -> Path:
 
 
 def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
-    """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
-    installed in a version outside of :data:`TESTED`."""
+    """The kernel that the package brings; None where it is damaged or missing, or versions are not :data:`TESTED`."""
     library = shipped_library(kernel)
     try:
         if not _tested(FOLDER, tuple(versions().items())):
@@ -234,8 +232,7 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
 
 
 def compiled_in(kernel: AnyId) -> Literal["store", "package"] | None:
-    """Where a kernel is, in the user's store or else in the package; None if it must be compiled. Raises as
-    :meth:`KernelStore.report`."""
+    """Where a kernel is, in the user's store or else in the package; None if it must be compiled."""
     if KernelStore(default_store()).report(kernel) is not None:
         return "store"
     return "package" if shipped(kernel) is not None else None

@@ -45,8 +45,7 @@ class PerStream(Generic[T]):
         """Sizes and workspace, by device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
-        """Return the workspace, of at least these sizes, of a launch on the current stream; that of a captured launch
-        must not be kept."""
+        """Return a workspace of these sizes for a launch on the current stream; keep none of a captured launch."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():

@@ -239,8 +239,7 @@ def _key(entry: TunedEntry) -> tuple[Any, ...]:
 
 
 class Changes:
-    """Changes of the tuned tables in this process, upon which caches of look-ups are dropped: their number so far, and
-    what is called after each."""
+    """Changes of the tuned tables, upon which look-ups are forgotten: their number, and what is called after each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -286,8 +285,7 @@ class Pick:
 
     @property
     def tuned_on(self) -> str:
-        """Problem, regime and context it was tuned for, and the GPU if that is of another kind; empty where the model
-        chose."""
+        """Problem, regime and context it was tuned for, and the GPU of another kind; empty where the model chose."""
         if self.entry is None:
             return ""
         on_gpu = f" on {self.entry.gpu}" if self.how == "other GPU" else ""
@@ -295,8 +293,7 @@ class Pick:
 
 
 def itself(problem: GemmProblem) -> set[GemmProblem]:
-    """The problem and those whose entries serve it: tuned without batch invariance, for its sizes filled up, or in bf16
-    for one of fp16."""
+    """The problem and those whose entries serve it: not batch-invariant, with sizes filled up, or bf16 for fp16."""
     return {
         replace(sizes, batch_invariant=invariant, dtype=dtype)
         for sizes in (problem, filled_up(problem))

@@ -49,11 +49,11 @@ from hopper_gemm.serve.call import (
     output_of,
     watched,
 )
-from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, recordable, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster, torch_may_serve
 from hopper_gemm.serve.kernels import CALLED, MODE, compiles, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recordable, recording, untraced
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -118,8 +118,7 @@ class Launches:
         self.forget()
 
     def setting(self, call: Call) -> int:
-        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses what a call in progress
-        found before."""
+        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses stale launches."""
         activation = "swiglu" if call.kind == "swiglu" else call.activation
         settings = activation, MODE.context, invariant(call), POLICY.fallback  # as native.cpp reads them
         with self._lock:
@@ -265,8 +264,7 @@ def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, ext
 
 
 def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...], below: bool) -> torch.Tensor:
-    """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
-    which another launch serves."""
+    """A known call with an ``out`` that may overlap what is read, or with tensors off multiples of 16 bytes."""
     _, misaligned = placed(*call[:3], call.residual, call.out)
     off = misaligned if any(misaligned) else None
     for entry in LAUNCHES.table.get(key, ()):
@@ -274,9 +272,6 @@ def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...],
             check_apart(call)
             return _run(entry, call)
     return first_call(call, key, below)
-
-
-# A first call ---------------------------------------------------------------------------------
 
 
 def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
@@ -406,9 +401,6 @@ def loading_allowed() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-# Gradients, and the operators on a GPU --------------------------------------------------------
 
 
 def _recorded(call: Call) -> torch.Tensor:

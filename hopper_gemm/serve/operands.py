@@ -21,8 +21,7 @@ def has_rows(matrix: torch.Tensor) -> bool:
 
 
 def reaches(matrix: torch.Tensor) -> bool:
-    """Return True if TMA reaches the matrix: contiguous rows that start at multiples of 16 bytes, with a valid pitch
-    even if there is only one row."""
+    """Return True if TMA reaches the matrix: contiguous rows from multiples of 16 bytes, a valid pitch even of one."""
     (_, columns), (pitch, along) = matrix.shape, matrix.stride()
     rows = (columns == 1 or along == 1) and pitch >= columns
     return rows and not (matrix.data_ptr() & MISALIGNED or pitch * matrix.element_size() & MISALIGNED)
@@ -65,8 +64,7 @@ def folded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def placed(*tensors: torch.Tensor | None) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and whether it begins off a
-    multiple of 16 bytes."""
+    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and if it is misaligned."""
     extents, misaligned = [0] * len(tensors), [False] * len(tensors)
     for number, tensor in enumerate(tensors):
         if tensor is not None:

@@ -26,6 +26,7 @@ import torch
 from cutlass.operators import metadata as schema
 from cutlass.operators.utils.tensor import normalized_major_stride
 
+from hopper_gemm.compiler import compile
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.finish import Epilogue
@@ -41,13 +42,7 @@ CANDIDATES = 4
 
 TARGET = library.TargetSm("90a")
 
-TYPES = {
-    cutlass.BFloat16: "bf16",
-    cutlass.Float16: "fp16",
-    cutlass.Float32: "fp32",
-    cutlass.Float8E4M3FN: "e4m3",
-    cutlass.Float8E5M2: "e5m2",
-}
+TYPES = {dtype: name for name, dtype in compile.TYPES.items() if name != "int32"}
 ACTIVATIONS = {"Gelu": "gelu", "SiLU": "silu", "ReLU": "relu"}
 """Names of ``cutlass.operators.fusion.library.ActivationOp`` with ours; its Gelu is the exact one."""
 

@@ -27,27 +27,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
-from hopper_gemm.serve.call import (
-    Call,
-    Maybe,
-    autocast_call,
-    cast,
-    invariant,
-    make,
-    needs_gradient,
-    output_of,
-    transformed,
-)
-from hopper_gemm.serve.checks import (
-    DTYPES,
-    PLAIN,
-    UnsupportedTypeError,
-    check_apart,
-    check_call,
-    check_rows,
-    refuse_foreign,
-    wrong_types,
-)
+from hopper_gemm.serve.call import Call, Maybe, autocast_call, cast, invariant, make, needs_gradient, output_of
+from hopper_gemm.serve.checks import PLAIN, check_apart, check_call, check_rows, check_types, refuse_foreign
 from hopper_gemm.serve.reference import by_torch, falls_back, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
@@ -115,14 +96,10 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-# On a CPU, on fake tensors, within autocast -----------------------------------------------------
-
-
 def _checked_call(name: str, *given: Any, **named: Any) -> Call:
     call = call_of(name, *given, **named)
     check_call(call)
-    if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(wrong_types(call))
+    check_types(call)
     return call
 
 
@@ -152,9 +129,6 @@ def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
         return _run(name, call)
 
 
-# Calls of the operators ------------------------------------------------------------------------
-
-
 def by_operator(call: Call) -> torch.Tensor:
     """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back. Refuse a
     config, and an output where there would be a gradient."""
@@ -175,22 +149,6 @@ def by_operator(call: Call) -> torch.Tensor:
         return out.copy_(by_operator(call._replace(out=None, out_dtype=out.dtype)))
     result = _run(name, call)
     return result if out is None else out
-
-
-# Derivatives ------------------------------------------------------------------------------------
-
-
-def recordable(call: Call) -> bool:
-    """Return True if a call with gradients needs no operator: plain tensors of a supported type, and nothing that
-    looks at operators."""
-    if transformed():
-        return False
-    for tensor in (call.a, call.b, call.bias):  # quicker than a generator
-        if tensor is not None and (
-            type(tensor) not in PLAIN or tensor.dtype not in DTYPES or tensor.layout is not torch.strided
-        ):
-            return False
-    return call.residual is None or type(call.residual) in PLAIN
 
 
 def recording(
@@ -240,8 +198,7 @@ _RECORDED = {name: recording(name, _below_recorded, Ways(), _SingleLevelFunction
 @untraced
 def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     """An operator with its derivatives. torch.library.register_autograd has no tangents, and no transforms of
-    torch.func: at each of their levels this is called with tensors of that level, which one level of autograd records.
-    """
+    torch.func: each of their levels calls this with its tensors, and one level of autograd records them."""
     # to ask a tensor for its tangent takes 3 us; what torch.compile makes of a forward-mode level sets no current level
     duals = forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
     recorded, dual, plain, gradients = False, False, True, torch.is_grad_enabled()
@@ -287,10 +244,6 @@ def flops_of(a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * prod(a) * b[-1]
 
 
-def _flops_of_layer(x: Any, w: Any, *_: Any, **__: Any) -> int:
-    return 2 * prod(x) * w[0]
-
-
 def implement(
     name: str, fake: Callable[..., Any], flops: Callable[..., int] = flops_of, **runs: Callable[..., Any]
 ) -> None:
@@ -305,7 +258,7 @@ for _name in SCHEMAS:
     _keys = {"CPU": partial(_on_cpu, _name), "Autograd": partial(_by_autograd, _name)}
     if _name in DERIVATIVES:
         _keys |= dict.fromkeys(("AutocastCUDA", "AutocastCPU"), partial(_in_autocast, _name))
-    _flops = flops_of if _name in ("mm", "mm_out", "bmm") else _flops_of_layer
+    _flops = flops_of if _name in ("mm", "mm_out", "bmm") else lambda x, w, *_, **__: flops_of(x, w[::-1])
     implement(_name, partial(_on_fake, _name), _flops, **_keys)
     _rule = partial(batching_rule, partial(call_of, _name), partial(_run, _name))
     torch.library.register_vmap(f"{NAMESPACE}::{_name}", _rule, lib=OPERATORS)

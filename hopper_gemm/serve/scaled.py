@@ -172,8 +172,6 @@ def _unsupported(
     return None
 
 
-# The operators ----------------------------------------------------------------------------------
-
 _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str scales, Tensor? bias, str? activation, "
     "ScalarType out_dtype, int promote, bool batch_invariant"

@@ -35,8 +35,7 @@ WHOLE_MENU: tuple[MenuPart, ...] = (
     *((dtype, layouts) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
     *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in EPILOGUES),
 )
-"""Every part of the menu that a model of bf16 or fp16 calls: products however their operands lie, and layers, whose
-operands are contiguous along k, with what follows them."""
+"""Parts of the menu that a model of bf16 or fp16 calls: products in all layouts, and layers, along k, with a finish."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,7 @@ def build(
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
-    """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
-    uses; arguments and errors as for :func:`prebuild`."""
+    """Compile kernels, each given once, into a store; arguments, errors and the extension as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     compiled = KernelStore(folder)
     missing = [kernel for kernel in kernels if compiled.report(kernel) is None]

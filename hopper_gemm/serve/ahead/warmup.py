@@ -161,9 +161,6 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
     ]
 
 
-# Timing ---------------------------------------------------------------------------------------
-
-
 def _operands(problem: GemmProblem) -> tuple[torch.Tensor, ...]:
     """Random matrices of a problem: a (m, k), b (n, k), out (m, n)."""
     types = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}

@@ -32,8 +32,7 @@ def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 def hopper_gemm_addmm(
     input: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    """``torch.addmm`` by our operators: a bias, and no factor, in the epilogue; else what is added is added to the
-    rounded product."""
+    """``torch.addmm`` by our operators: a bias, and no factor, in the epilogue; else added to the rounded product."""
     m, n = mat1.shape[0], mat2.shape[1]
     if alpha == beta == 1 and input.dtype == mat1.dtype:
         if input.dim() == 1 and input.shape[0] == n:
