@@ -115,7 +115,7 @@ class Child:
                     return None
                 self.close()
                 return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
-            kind, payload = connection.recv()
+            reply: Reply = connection.recv()
         except (EOFError, OSError):
             if (process := self._process) is None:  # closed by another thread
                 return Reply("died", error="the process was closed")
@@ -124,10 +124,9 @@ class Child:
             self.close()
             return Reply("died", error=f"the process died with {end}")
         self.deadline = None
-        if kind == "raised":
+        if reply.kind == "raised":
             self.close()
-            return Reply("raised", error=payload)
-        return Reply("answer", payload)
+        return reply
 
     def ask(self, request: Any, timeout: float) -> Reply:
         """Send a request, as :meth:`send`, and wait for the reply."""
@@ -253,12 +252,11 @@ def _serve(
     try:
         handler = factory(*arguments)
         while True:
-            request = connection.recv()
-            connection.send(("answer", handler(request)))
+            connection.send(Reply("answer", handler(connection.recv())))
     except EOFError:
         return
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             lines = str(error).splitlines() or [""]
-            connection.send(("raised", f"{type(error).__name__}: {lines[0]}"[:500]))
+            connection.send(Reply("raised", error=f"{type(error).__name__}: {lines[0]}"[:500]))

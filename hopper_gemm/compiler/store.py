@@ -1,9 +1,8 @@
 """Compiled kernels on disk: compiled once, loaded in milliseconds by every later process.
 
-An entry's name is a digest of everything that shapes the machine code: the sources of ``kernel/`` and of the model
-behind it, the resolved config without its launch-time fields, element type and layouts, the versions of the DSL and of
-its calling convention, and the architecture. Nothing else: another GPU of the same architecture, another driver and
-another Python load the same file.
+An entry's name is a digest of everything that shapes the machine code: the sources of the kernel, the resolved config
+without its launch-time fields, element type and layouts, the versions of the DSL and of its calling convention, and the
+architecture. Another GPU of that architecture, another driver and another Python load the same file.
 
 An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
 object file and of the shared library made of it, the digest of its kernel, and a sum of itself, all checked at every

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -89,7 +89,7 @@ def scaled_mm(
     given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
     more = output_dtype, contraction_dim, use_fast_accum
     functional: Any = torch.nn.functional
-    recipe, why = recipe_of(given, *more, promote)
+    scales, promote, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
@@ -99,25 +99,19 @@ def scaled_mm(
             return product
         _check_out(tuple(product.shape), product.dtype, product.device, out)
         return out.copy_(product)
-    settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
+    arguments = mat_a, mat_b, *scales, bias, activation, output_dtype, promote, MODE.batch_invariant
     if out is None:
-        return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings)
-    torch.ops.hopper_gemm.scaled_mm_out(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings, out)
+        return torch.ops.hopper_gemm.scaled_mm(*arguments)
+    torch.ops.hopper_gemm.scaled_mm_out(*arguments, out)
     return out
 
 
-class Recipe(NamedTuple):
-    """Scales of a call: of both operands, their name in a finish, and the interval of promotion."""
-
-    scale_a: Any
-    scale_b: Any
-    scales: str
-    promote: int
-
-
-def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int) -> tuple[Recipe, str | None]:
-    """The scales of a call with torch's arguments, from the operands to the swizzles and from the output's type on, and
-    why torch must run it; None if the kernel can. Refuse a promote that is none, gradients, and an older torch."""
+def recipe_of(
+    given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int
+) -> tuple[tuple[Any, Any, str], int, str | None]:
+    """Of a call with torch's arguments, from the operands to the swizzles and from the output's type on: scales of both
+    operands, with their name in a finish; the interval of promotion; and why torch must run it, None if the kernel can.
+    Refuse a promote that is none, gradients, and an older torch."""
     if not hasattr(torch.nn.functional, "scaled_mm"):
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
@@ -130,7 +124,7 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
     scales = RECIPES.get(_names(recipes), "")
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
-    return Recipe(first, second, scales, BLOCK if scales == "blocks" else 0 if fast else promote), why
+    return (first, second, scales), BLOCK if scales == "blocks" else 0 if fast else promote, why
 
 
 def _names(recipes: list[Any]) -> tuple[str, str]:
