@@ -54,12 +54,10 @@ def extension_of(source: Path, build: bool = False) -> Path | None:
         with contextlib.suppress(FileNotFoundError):
             if is_whole(read_trusted(kept)):
                 return kept
-        made = built_extension(source) if build else None
-        if made is None:
-            return None
-        with opened_folder(kept.parent, make=True):
-            replace_file(kept, made, 0o600)
-        return kept
+        if build and (made := built_extension(source)) is not None:
+            with opened_folder(kept.parent, make=True):
+                replace_file(kept, made, 0o600)
+            return kept
     return None
 
 

@@ -102,14 +102,13 @@ def read_tuned(path: Path) -> list[TunedEntry]:
     try:
         text = path.read_text(encoding="utf-8")
         table = parsed(text)
+        check_sum(text, path)
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
-    try:
-        check_sum(text, path)
     except SumError as error:
         raise TunedTableError(str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
     return entries_of(path, table)
 
 

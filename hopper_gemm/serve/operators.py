@@ -3,16 +3,8 @@
 To import this module registers the provider ``hopper_gemm``; nothing else imports it. For arguments on sm_90a
 ``cutlass.operators.get_operators`` then finds what :func:`hopper_gemm.matmul` would run and the model's next choices,
 each an operator that holds to one config; without arguments it finds none. An artifact serves all sizes that its
-operator supports. What the arguments carry and the kernel has:
-
-- ``GemmArguments`` of bf16 or fp16, with a batch or without; ``out`` row-major, of that type or fp32.
-- An epilogue ``D = activation(accum * alpha + bias) + C`` without a batch, each step if it is there: ``alpha`` a
-  number, ``bias`` a vector (n,), ``C`` a matrix, and ``gelu``, ``silu`` or ``relu``. ``D`` is ``out``.
-- FP8 as a ``ScaledOperand`` with an fp32 scale of each row of A and each column of B: mode (1, 1, k), no swizzle. Sums
-  are promoted to fp32 each 128 of k.
-- ``IndexPtrGroupedGemmArguments`` along m and k, without an epilogue.
-
-The search leaves out the rest; ``supports`` gives the reason in one line.
+operator supports. docs/works-with lists what arguments may carry; FP8 sums are promoted to fp32 each 128 of k. The
+search leaves out the rest; ``supports`` gives the reason in one line.
 """
 
 from __future__ import annotations

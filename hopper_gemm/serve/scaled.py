@@ -262,12 +262,9 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
     check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
     finish = Epilogue(bias=bias is not None, activation=activation or "", scales=scales)
-    target = out
     if out is not None and any(map(partial(share_memory, out), (a, b))):
         raise MisfitError("out must not share memory with mat_a or mat_b, which are read meanwhile; give another one")
-    if out is None or not reaches(out):
-        target = a.new_empty((m, n), dtype=dtype)
-    assert target is not None
+    target = a.new_empty((m, n), dtype=dtype) if out is None or not reaches(out) else out
     if 0 in (m, n, k):
         target.copy_(reference(*given[:8]))
     else:

@@ -181,7 +181,8 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
     theirs, *ours = isolated_seconds(launches, ROUNDS, chip.l2_bytes)
     kernel, times = min(zip(kernels, ours, strict=True), key=lambda timed: median(timed[1]))
     speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, times, strict=True))
-    middle, report, gpu = median(theirs), kernel.report, torch.cuda.get_device_properties(device)
+    middle, gpu = median(theirs), torch.cuda.get_device_properties(device)
+    figures = {name: getattr(kernel.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
     return TunedEntry(
         problem=problem,
@@ -191,10 +192,7 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
         speedup_low=speedups[len(speedups) // 2 - half],
         speedup_high=speedups[(len(speedups) - 1) // 2 + half],
         noise=median(abs(seconds - middle) for seconds in theirs) / middle,
-        registers=report.registers,
-        wgmma=report.wgmma,
-        instructions=report.instructions,
-        code=report.code,
+        **figures,
         study=WARMUP,
         gpu=gpu.name,
         context="isolated",
@@ -205,12 +203,10 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
 def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_bytes: int) -> list[list[float]]:
     """Seconds of every launch in each timed round, on the current stream of the current device, to rank picks.
 
-    The time between two events includes some microseconds beside the launch, the same for all, so that speedups of
-    short launches come out closer to 1. The study's timer (:mod:`hopper_gemm.tune.measure.timing`) is more exact.
-
     A round runs each launch once, odd rounds in reverse. Before each, a copy reads and writes twice the L2: operands
-    are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs.
-    """
+    are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs. The
+    time between two events includes some microseconds beside the launch, the same for all, so that speedups of short
+    launches come out closer to 1; the study's timer is more exact."""
     source, target = (torch.zeros(2 * l2_bytes, dtype=torch.uint8, device="cuda") for _ in range(2))
     marks: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in launches]
     for number in range(UNTIMED + rounds):
