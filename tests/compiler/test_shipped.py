@@ -12,8 +12,7 @@ import pytest
 
 from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import compile_into, load
-from hopper_gemm.compiler.shared import link
+from hopper_gemm.compiler.loader import compile_into, link, load
 from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
