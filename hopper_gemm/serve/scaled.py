@@ -116,11 +116,12 @@ def recipe_of(
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in given[2:]]
+    a, b, *listed = given
+    single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in listed]
     first, recipe_a, second, recipe_b, *swizzles = single
     recipes = [recipe_a, recipe_b]
     refuse_gradients(first, second)
-    why = _unsupported(*given[:2], first, second, recipes, swizzles, dtype, axes)
+    why = _unsupported(a, b, first, second, recipes, swizzles, dtype, axes)
     scales = RECIPES.get(_names(recipes), "")
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
