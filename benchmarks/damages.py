@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.compiler import extension
-from hopper_gemm.compiler.loader import FUNCTION, compile_into
-from hopper_gemm.compiler.shared import load_shared
+from hopper_gemm.compiler.loader import FUNCTION, compile_into, load_shared
 from hopper_gemm.compiler.store import KernelId, KernelStore, bare_code
 from hopper_gemm.lab.guard import binaries
 from hopper_gemm.lab.guard.check import CODES, listed_binaries

@@ -51,11 +51,10 @@ class Reply:
 
 
 class Child:
-    """One process that answers requests, started by the first request and again after its death.
+    """One process that answers requests, started by the first request and again after its death. ``factory``, a
+    function of a module, is called there with the arguments, which are pickled, and returns the handler.
 
     Args:
-        factory: a module-level function; called in the child with ``arguments``, it returns the handler.
-        arguments: picklable.
         environment: variables set in the child before anything is imported there.
         log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
         holds: file descriptor that stays open as long as the process lives, such as that of a lock.
@@ -91,8 +90,7 @@ class Child:
             self._fresh = True
 
     def send(self, request: Any, timeout: float) -> None:
-        """Send a picklable request without waiting for the answer, which may take ``timeout`` seconds; one request at
-        a time."""
+        """Send a picklable request, one at a time, without waiting for the answer, which has ``timeout`` seconds."""
         self.start()
         assert self._connection is not None
         self._timeout = timeout
@@ -107,8 +105,7 @@ class Child:
         return [] if self.deadline is None or self._connection is None else [self._connection]
 
     def poll(self) -> Reply | None:
-        """Return the reply to the request, such as an answer or the process's death; None while it is pending. After a
-        death or a time-out the next request starts a new process."""
+        """Return the reply to the request, None while it is pending; the next request starts a process that died."""
         connection, deadline = self._connection, self.deadline
         if connection is None or deadline is None:
             return Reply("died", error="the process was closed")
@@ -118,7 +115,7 @@ class Child:
                     return None
                 self.close()
                 return Reply("timeout", error=f"no answer within {self._timeout:.0f} s; killed")
-            kind, payload = connection.recv()
+            reply: Reply = connection.recv()
         except (EOFError, OSError):
             if (process := self._process) is None:  # closed by another thread
                 return Reply("died", error="the process was closed")
@@ -127,10 +124,9 @@ class Child:
             self.close()
             return Reply("died", error=f"the process died with {end}")
         self.deadline = None
-        if kind == "raised":
+        if reply.kind == "raised":
             self.close()
-            return Reply("raised", error=payload)
-        return Reply("answer", payload)
+        return reply
 
     def ask(self, request: Any, timeout: float) -> Reply:
         """Send a request, as :meth:`send`, and wait for the reply."""
@@ -250,19 +246,17 @@ def _serve(
     factory: Callable[..., Handler],
     arguments: tuple[Any, ...],
 ) -> None:
-    """Main function of the child: make the handler, answer until the pipe closes. A handler that raised is not used
-    again. ``held`` stays open until the process ends."""
+    """Main function of the child: make the handler, answer until the pipe closes or it raises; ``held`` stays open."""
     settle_in(log, by_main)
     os.environ.update(environment)
     try:
         handler = factory(*arguments)
         while True:
-            request = connection.recv()
-            connection.send(("answer", handler(request)))
+            connection.send(Reply("answer", handler(connection.recv())))
     except EOFError:
         return
     except BaseException as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
             lines = str(error).splitlines() or [""]
-            connection.send(("raised", f"{type(error).__name__}: {lines[0]}"[:500]))
+            connection.send(Reply("raised", error=f"{type(error).__name__}: {lines[0]}"[:500]))

@@ -33,13 +33,11 @@ class CubinReport:
     """One kernel's resources.
 
     Args:
-        registers: registers per thread at launch.
-        stack_bytes: stack frame per thread; above 0 the kernel spills or indexes registers.
+        registers, stack_bytes: of a thread at launch; with a stack the kernel spills or indexes registers.
         local_loads, local_stores: instructions that reach local memory: spills.
-        wgmma: wgmma instructions in the code; one consumer runs all of them for each stage.
-        wgmma_waits: waits for wgmma groups; more than the kernel asked for means the compiler serialised them.
-        tma_loads, tma_stores: bulk tensor copies in the code.
-        instructions: all instructions, padding left out.
+        wgmma: instructions in the code; one consumer runs all of them for each stage.
+        wgmma_waits: for wgmma groups; more than the kernel asked for means the compiler serialised them.
+        instructions: all, padding left out.
         code: digest of the machine code; it identifies the binary that was measured.
     """
 
@@ -61,11 +59,7 @@ class CubinReport:
 
 
 def read_cubin(cubin: bytes) -> CubinReport:
-    """Read the only kernel of a cubin.
-
-    Raises:
-        ValueError: not a 64-bit ELF file, or not exactly one kernel in it.
-    """
+    """Read the only kernel of a cubin; refuse what is no 64-bit ELF file with exactly one."""
     sections = dict(_sections(cubin))
     code = [body for name, body in sections.items() if name.startswith(".text.")]
     if len(code) != 1 or ".nv.info" not in sections:

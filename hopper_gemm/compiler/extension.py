@@ -14,9 +14,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -40,14 +40,9 @@ def extension_name(source: Path) -> str | None:
 
 
 def extension_of(source: Path, build: bool = False) -> Path | None:
-    """The library of a source: that of the package, else that in the user's cache; a damaged one counts as missing,
-    since a cut one would end the process that loads it. None where there is neither, or where others may write to that
-    cache.
-
-    Args:
-        source: one file, of C++.
-        build: make it where there is none; it needs a C++ compiler and the headers of Python.
-    """
+    """The library of a source, one file of C++: that of the package, else that in the user's cache; a damaged one is
+    missing, since a cut one would end the process that loads it. None where there is neither, or where others may
+    write to that cache. ``build``: make it where there is none, by a C++ compiler and the headers of Python."""
     name = extension_name(source)
     if name is None:
         return None
@@ -59,12 +54,10 @@ def extension_of(source: Path, build: bool = False) -> Path | None:
         with contextlib.suppress(FileNotFoundError):
             if is_whole(read_trusted(kept)):
                 return kept
-        made = built_extension(source) if build else None
-        if made is None:
-            return None
-        with opened_folder(kept.parent, make=True):
-            replace_file(kept, made, 0o600)
-        return kept
+        if build and (made := built_extension(source)) is not None:
+            with opened_folder(kept.parent, make=True):
+                replace_file(kept, made, 0o600)
+            return kept
     return None
 
 
@@ -74,8 +67,7 @@ def kept_libraries() -> Path:
 
 
 def built_extension(source: Path) -> bytes | None:
-    """A source as an extension of this torch and this Python, with its sum; None without a compiler or where it
-    fails."""
+    """A source as an extension of this torch and this Python, with its sum; None where it cannot be compiled."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     try:
         torch, tvm_ffi = _folder("torch"), _folder("tvm_ffi")
@@ -95,29 +87,22 @@ def built_extension(source: Path) -> bytes | None:
 
 
 def load_extension(library: Path) -> ModuleType | None:
-    """The module in a library; None where it cannot be loaded, as one made for another system. Imports torch and
-    TVM-FFI, whose functions it calls."""
+    """The module in a library; None where it cannot be loaded, as one made for another system."""
     import torch  # noqa: F401
     import tvm_ffi  # noqa: F401
 
     name = library.name.partition("-")[0]
-    spec = spec_from_file_location(name, library, loader=ExtensionFileLoader(name, str(library)))
-    assert spec is not None
-    assert spec.loader is not None
+    loader = ExtensionFileLoader(name, str(library))
     try:
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_from_spec(ModuleSpec(name, loader, origin=str(library)))
+        loader.exec_module(module)
     except ImportError:
         return None
     return module
 
 
 def _folder(package: str) -> Path:
-    """Where a package is installed, without importing it.
-
-    Raises:
-        FileNotFoundError: it is not.
-    """
+    """Where a package is installed, without importing it; raise a FileNotFoundError where it is not."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(package)

@@ -1,13 +1,22 @@
-"""A compiled kernel in this process, ready to launch."""
+"""A compiled kernel in this process, ready to launch.
+
+The DSL links an object file in memory at each load, and importing it takes a second. A shared library made once by the
+system's linker is loaded in a quarter of a millisecond, and needs only TVM-FFI and the DSL's runtime library, whose
+path it holds.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import shutil
+import subprocess
 import tempfile
 import threading
 import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from hopper_gemm.compiler.abi import NO_FINISH, NO_SCALES
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
-from hopper_gemm.compiler.shared import link, load_shared
 from hopper_gemm.compiler.store import (
     FUNCTION,
     AnyId,
@@ -41,6 +49,8 @@ if TYPE_CHECKING:
 
 FIXED_WORDS = 4
 """Words of a workspace before the ledgers: the counters of pace and of the dynamic scheduler among them."""
+
+RUNTIME = "libcute_dsl_runtime.so"
 
 UNBOUNDED = 2**30
 """Clusters of a launch that is not persistent: the kernel takes as many as there are tiles."""
@@ -79,15 +89,9 @@ class LoadedKernel:
         scales: tuple[torch.Tensor, torch.Tensor] | tuple[None, ...] = NO_SCALES,
         ends: torch.Tensor | None = None,
     ) -> None:
-        """Launch on torch's current stream; nothing is checked and nothing is waited for.
-
-        Args:
-            a, b, out: as :mod:`hopper_gemm.compiler.abi` declares them, contiguous as the problem's layouts say.
-            finish: bias, residual and scale of a kernel with a finish, None for each that it lacks.
-            scales: of a kernel with scales those of A and of B, fp32.
-            readings: of an observed kernel, contiguous, its first axis :meth:`ctas` long.
-            ends: of groups of rows, where each ends, int32.
-        """
+        """Launch on torch's current stream; nothing is checked and nothing is waited for. Arguments are as
+        :mod:`hopper_gemm.compiler.abi` declares them, ``finish`` of a kernel with one its bias, residual and scale,
+        None for each that it lacks; the first axis of ``readings`` is :meth:`ctas` long."""
         sums = words = None
         if not self.repeatable:
             needs = workspace_size(self.config, *out.shape[-2:], self.clusters)
@@ -117,8 +121,7 @@ class LoadedKernel:
 
 @lru_cache(maxsize=4096)
 def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, int]:
-    """Floats and 32-bit words that a launch with an (m, n) output needs; see
-    :mod:`hopper_gemm.kernel.sums.workspace`."""
+    """Floats and 32-bit words of a launch with an (m, n) output; see :mod:`hopper_gemm.kernel.sums.workspace`."""
     tile, shares = config.tile_m * config.tile_n * config.cluster_size, config.cluster_size * config.consumers
     if config.stream_k:
         return 2 * clusters * tile, FIXED_WORDS + clusters * shares
@@ -129,8 +132,7 @@ def workspace_size(config: Kernel, m: int, n: int, clusters: int) -> tuple[int, 
 
 
 def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
-    """Return the kernel's report; compile the kernel into the store if it is missing there. Raises as
-    :meth:`KernelStore.put`."""
+    """Return the kernel's report; compile the kernel into the store if it is missing there."""
     report = store.report(kernel)
     if report is None:
         store.prepare()
@@ -161,23 +163,16 @@ def load(
     finish: Epilogue | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
-    """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second).
+    """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second), loaded
+    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.load_any`. An
+    IllegalConfigError gives the rules that refuse the config, the problem or the finish.
 
     Args:
-        config: any legal config; ``"auto"`` and ``"max"`` are resolved.
         problem: only its type and layouts matter to the binary, and whether TMA reaches C; its sizes are checked.
         store: the folder of compiled kernels, by default in the user's cache folder, before those of the package.
         observer: class of an observer, as module:name; the kernel's call then takes readings too.
-        finish: what the epilogue does before it rounds; the kernel's call then takes what is added too. By default that
-            of the problem's scales.
+        finish: what the epilogue does before it rounds, by default that of the problem's scales.
         scattered: whether rows of C may start anywhere; None: as a contiguous C needs.
-
-    Returns:
-        The kernel, loaded for the current device. TMA must reach its operands, or see
-        :func:`hopper_gemm.compiler.padded.load_any`.
-
-    Raises:
-        IllegalConfigError: some rule refuses the config, the problem or the finish.
     """
     if violations := reasons(config, problem, finish):
         raise IllegalConfigError("; ".join(map(str, violations)))
@@ -210,8 +205,7 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
 
 @cache
 def launcher_of(object_file: Path) -> Any:
-    """The launcher in an object file with its device code, from the shared library beside it where there is one; else
-    the DSL links it now."""
+    """The launcher in an object file, from the shared library beside it where there is one; else the DSL links it."""
     library = object_file.with_suffix(".so")
     if library.is_file():
         try:
@@ -223,3 +217,39 @@ def launcher_of(object_file: Path) -> Any:
     from cutlass import cute
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]
+
+
+def link(object_file: bytes, portable: bool = False) -> bytes | None:
+    """The shared library of an object file; None without a linker or the DSL's runtime library. Imports the DSL.
+    ``portable``: leave out where this host's runtime library is."""
+    from cutlass.runtime import find_runtime_libraries
+
+    linker = shutil.which("ld")
+    runtime = next((Path(path) for path in find_runtime_libraries() if path.endswith(RUNTIME)), None)
+    if linker is None or runtime is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+        source, made = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
+        source.write_bytes(object_file)
+        path = [] if portable else ["-rpath", str(runtime.parent)]
+        command = [linker, "-shared", "-Bsymbolic", *path, "-o", str(made), str(source), str(runtime)]
+        run = subprocess.run(command, capture_output=True, check=False)
+        return made.read_bytes() if run.returncode == 0 else None
+
+
+def load_shared(library: Path, function: str) -> Any:
+    """The launcher of a shared library; a RuntimeError where it cannot be loaded, such as one for another processor.
+    Where it does not know the DSL's runtime library, that is loaded before."""
+    import tvm_ffi
+
+    try:
+        return tvm_ffi.load_module(str(library))[function]
+    except RuntimeError:
+        spec = find_spec("nvidia_cutlass_dsl")
+        roots = [] if spec is None else spec.submodule_search_locations or []
+        paths = (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12"))
+        runtime = next((path for path in paths if path.is_file()), None)
+        if runtime is None:
+            raise
+        ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # a library that needs it by name finds it now
+        return tvm_ffi.load_module(str(library))[function]

@@ -26,8 +26,7 @@ VIEWS_MOST = 1024
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How an operand lies in memory: contiguous rows, elements of a row, elements from row to row, and whether a row
-    runs along k."""
+    """An operand in memory: contiguous rows, elements of a row and from row to row, and whether rows run along k."""
 
     rows: int
     size: int
@@ -55,9 +54,8 @@ class RowLayout:
 
 @dataclass
 class PaddedOperands:
-    """Workspace of the padded operands of a stream, of int16; views of it, by what is padded and the type, None for an
-    operand that is not; and a lock, held from the first launch to the second: another thread may launch on this
-    stream."""
+    """Workspace of the padded operands of a stream, of int16; views of it, by what is padded and the type; and a lock,
+    held from the first launch to the second: another thread may launch on this stream."""
 
     room: torch.Tensor
     views: dict[tuple[str, torch.dtype], tuple[torch.Tensor | None, torch.Tensor | None]] = field(default_factory=dict)
@@ -86,8 +84,7 @@ class PaddedKernel:
     b: RowLayout | None
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-        """Launch both on torch's current stream, as :meth:`LoadedKernel.__call__`; operands lie as said, at any
-        address."""
+        """Launch both on torch's current stream; operands lie as said, at any address."""
         key, elements, of_a, of_b = self._sizes
         workspace = PADDED.get(out.get_device(), elements)
         with workspace.lock:
@@ -132,8 +129,7 @@ def load_padded(
 
 
 def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel | PaddedKernel:
-    """A kernel for a config and a problem of contiguous matrices, whether or not TMA reaches them; arguments and errors
-    as of :func:`hopper_gemm.compiler.loader.load`."""
+    """A kernel, as of :func:`load`, for a problem of contiguous matrices, whether or not TMA reaches them."""
     return behind_padding(load(config, problem, store), problem, store)
 
 

@@ -23,8 +23,7 @@ IDLE_SECONDS = 30
 
 @dataclass(frozen=True)
 class Built:
-    """The result of compiling a kernel: its resources, if it was compiled, and one line of reason if the status is not
-    ok, or if the kernel spills and may."""
+    """The result of compiling: a kernel's resources, and one line of reason if it is not ok, or spills and may."""
 
     status: Literal["ok", "spilled", "compile_error", "timeout"]
     reason: str = ""
@@ -40,8 +39,7 @@ def compiling(store: Path) -> Handler:
 
 
 def compiling_while_needed(store: Path) -> Handler:
-    """The handler of a process that compiles and ends when it was idle for :data:`IDLE_SECONDS`; a pool starts another
-    one."""
+    """The handler of a process that compiles, and ends when it was idle for :data:`IDLE_SECONDS`."""
     handler = compiling(store)
 
     def compile_next(kernel: AnyId) -> CubinReport:
@@ -55,15 +53,9 @@ def compiling_while_needed(store: Path) -> Handler:
 
 
 class CompilePool:
-    """Compiles kernels in parallel processes; each may crash or hang without harm to the others. It has no thread: all
-    work is done within :meth:`pump` and :meth:`result`.
-
-    Args:
-        store: where the kernels go.
-        workers: processes; by default one fewer than the cores that this process may use.
-        factory: makes a process's handler from the store.
-        log: file that takes what compilers print.
-    """
+    """Compiles kernels into a store, in parallel processes; each may crash or hang without harm to the others. It has
+    no thread: all work is done within :meth:`pump` and :meth:`result`. ``workers`` is by default one fewer than the
+    cores that this process may use; ``factory`` makes a process's handler; ``log`` takes what compilers print."""
 
     def __init__(
         self,

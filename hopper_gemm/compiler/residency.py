@@ -16,28 +16,19 @@ _NOTHING = b""".version 8.0
 .address_size 64
 .visible .entry nothing() { ret; }
 \0"""
-"""An empty kernel for the occupancy query, in PTX; the driver compiles it. Its shared memory keeps a second CTA off its
-SM."""
+"""An empty kernel for the occupancy query, in PTX. Its shared memory keeps a second CTA off its SM."""
 
 
 def resident_clusters(size: int) -> int:
-    """Clusters of ``size`` CTAs, one of :data:`hopper_gemm.model.roofline.CLUSTER_SIZES`, that the current device runs
-    at once, one CTA an SM. A persistent launch of more clusters would run the rest as a second wave, in twice the time.
-
-    Raises:
-        RuntimeError: the driver refuses the query.
-    """
+    """Clusters of ``size`` CTAs, of :data:`CLUSTER_SIZES`, that the current device runs at once, one CTA an SM. A
+    persistent launch of more clusters would run the rest as a second wave, in twice the time."""
     import torch
 
     return _resident_clusters(torch.cuda.current_device())[size]
 
 
 def memory_rate() -> float:
-    """Bytes a second that a copy should move in the current device's memory; an H200's where the driver tells none.
-
-    Raises:
-        RuntimeError: the driver refuses the query.
-    """
+    """Bytes a second that a copy should move in the current device's memory; an H200's where the driver tells none."""
     import torch
     from cuda.bindings import driver
 

@@ -1,9 +1,8 @@
 """Compiled kernels on disk: compiled once, loaded in milliseconds by every later process.
 
-An entry's name is a digest of everything that shapes the machine code: the sources of ``kernel/`` and of the model
-behind it, the resolved config without its launch-time fields, element type and layouts, the versions of the DSL and of
-its calling convention, and the architecture. Nothing else: another GPU of the same architecture, another driver and
-another Python load the same file.
+An entry's name is a digest of everything that shapes the machine code: the sources of the kernel, the resolved config
+without its launch-time fields, element type and layouts, the versions of the DSL and of its calling convention, and the
+architecture. Another GPU of that architecture, another driver and another Python load the same file.
 
 An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
 object file and of the shared library made of it, the digest of its kernel, and a sum of itself, all checked at every
@@ -111,25 +110,13 @@ class KernelId:
         finish: Epilogue | None = None,
         scattered: bool | None = None,
     ) -> KernelId:
-        """The binary that serves a config on a problem; configs that differ only at launch share it. Arguments as of
-        :func:`hopper_gemm.compiler.loader.load`."""
+        """The binary of a config and a problem, as :func:`load` takes them; configs that differ at launch share it."""
         if scattered is None:
             scattered = "c" in problem.out_of_reach
         scattered = scattered or (config.stores == "direct" and problem.n % 2 == 1)  # else stored in pairs of columns
         names, grouping = (problem.dtype, problem.layouts), getattr(problem, "grouping", "")
         finish = finish or finish_of(problem)
         return KernelId(resolve(config).compiled(), *names, observer, finish, scattered, problem.promote, grouping)
-
-    @property
-    def digest(self) -> str:
-        """Name of the entry in a store."""
-        return entry_digest(self, versions())
-
-    @property
-    def parts(self) -> tuple[object, str]:
-        """The kernel's values, and the digest of its sources."""
-        kernel = {**asdict(self), "builder": self.config.builder}
-        return kernel, source_digest(self.config.builder, self.observer)
 
 
 @dataclass(frozen=True)
@@ -139,21 +126,15 @@ class PaddingId:
     def __str__(self) -> str:
         return "padding of operands"
 
-    @property
-    def digest(self) -> str:
-        """Name of the entry in a store."""
-        return entry_digest(self, versions())
-
-    @property
-    def parts(self) -> tuple[object, str]:
-        """The name of the padding kernel, and the digest of its sources."""
-        return "padding", source_digest()
-
 
 def entry_digest(wanted: AnyId, among: Mapping[str, str]) -> str:
     """Name of a binary, by its sources and by versions of packages: in a package, of none."""
-    kernel, sources = wanted.parts
-    named = {"sources": sources, "kernel": kernel, "versions": among, "arch": hopper.ARCH}
+    kernel: object = "padding"
+    classes: tuple[str, ...] = ()
+    if isinstance(wanted, KernelId):
+        classes = wanted.config.builder, wanted.observer
+        kernel = {**asdict(wanted), "builder": wanted.config.builder}
+    named = {"sources": source_digest(*classes), "kernel": kernel, "versions": among, "arch": hopper.ARCH}
     return sha256(json.dumps(named, sort_keys=True))[:32]
 
 
@@ -220,11 +201,7 @@ def default_store() -> Path:
 
 @cache
 def _tested(folder: Path, installed: tuple[tuple[str, str], ...]) -> bool:
-    """Return True if the machine code in a folder was tested with these versions.
-
-    Raises:
-        OSError, ValueError, KeyError: the folder does not say so.
-    """
+    """Return True if the machine code in a folder was tested with these versions; raise where it does not say so."""
     ends = json.loads((folder / TESTED).read_bytes())
     return all(_numbers(ends[name][0]) <= _numbers(number) <= _numbers(ends[name][1]) for name, number in installed)
 
@@ -240,8 +217,7 @@ def shipped_library(kernel: AnyId) -> Path:
 
 
 def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
-    """The kernel that the package brings; None where it brings none, where the file is damaged, or where a package is
-    installed in a version outside of :data:`TESTED`."""
+    """The kernel that the package brings; None where it is damaged or missing, or versions are not :data:`TESTED`."""
     library = shipped_library(kernel)
     try:
         if not _tested(FOLDER, tuple(versions().items())):
@@ -255,8 +231,7 @@ def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
 
 
 def compiled_in(kernel: AnyId) -> Literal["store", "package"] | None:
-    """Where a kernel is, in the user's store or else in the package; None if it must be compiled. Raises as
-    :meth:`KernelStore.report`."""
+    """Where a kernel is, in the user's store or else in the package; None if it must be compiled."""
     if KernelStore(default_store()).report(kernel) is not None:
         return "store"
     return "package" if shipped(kernel) is not None else None
@@ -264,27 +239,20 @@ def compiled_in(kernel: AnyId) -> Literal["store", "package"] | None:
 
 @dataclass(frozen=True)
 class KernelStore:
-    """A folder of compiled kernels. Safe for many processes: entries appear whole or not at all, and do not change
-    until all are cleared.
-
-    Args:
-        root: the folder; made when the first entry is put.
-    """
+    """A folder of compiled kernels, made when the first entry is put. Safe for many processes: entries appear whole or
+    not at all, and do not change until all are cleared."""
 
     root: Path
 
     def object_file(self, kernel: AnyId) -> Path:
         """The launcher with its device code; the path of an entry whether or not it exists. Its report lies beside it
         (``.json``), and the shared library made of it where there was a linker (``.so``)."""
-        return self.root / f"{kernel.digest}.o"
+        return self.root / f"{entry_digest(kernel, versions())}.o"
 
     def report(self, kernel: AnyId) -> CubinReport | None:
         """The resource report of an intact entry. None if the kernel has not been compiled, or its entry is damaged,
-        unreadable or of another kernel: then compile it and :meth:`put` it.
-
-        Raises:
-            StoreError: another user owns the folder or a file of the entry, or may write to it.
-        """
+        unreadable or of another kernel: then compile it and :meth:`put` it. Raises a StoreError where another user owns
+        the folder or a file of the entry, or may write to it."""
         file = self.object_file(kernel)
         try:
             with opened_folder(self.root) as folder:
@@ -301,19 +269,13 @@ class KernelStore:
             return None
 
     def prepare(self) -> None:
-        """Make the folder, and see that files can be made there.
-
-        Raises:
-            StoreError: as :meth:`report`.
-            UnwritableError: they cannot.
-        """
+        """Make the folder, and see that files can be made there: an UnwritableError says that they cannot."""
         with self._locked():
             pass
 
     def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
-        report has a whole object file, and the shared library made of it, if there is one. Raises as :meth:`prepare`.
-        """
+        report has a whole object file, and the shared library made of it, if there is one."""
         file = self.object_file(kernel)
         with self._locked() as folder:
             if self.report(kernel) is None:
@@ -333,12 +295,9 @@ class KernelStore:
         return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
 
     def clear(self) -> Usage:
-        """Remove every entry and half-written file; return what was removed. Other files stay. Raises as
-        :meth:`prepare`.
-
-        Safe beside other processes: no entry is written meanwhile, a loaded kernel no longer needs its file, and a
-        process whose entry is gone compiles it again.
-        """
+        """Remove every entry and half-written file; return what was removed. Other files stay. Safe beside other
+        processes: no entry is written meanwhile, a loaded kernel no longer needs its file, and a process whose entry is
+        gone compiles it again."""
         if not self.root.is_dir():
             return Usage(0, 0)
         with self._locked():

@@ -25,16 +25,9 @@ class StoreError(PermissionError):
 
 @contextlib.contextmanager
 def opened_folder(folder: Path, make: bool = False) -> Iterator[int]:
-    """Open a folder that others cannot have written, nor exchanged; the descriptor is closed at the end.
-
-    Args:
-        folder: its path; links are followed before the first check.
-        make: make it, and folders above it, where they are missing: with mode 0700, whatever the umask.
-
-    Raises:
-        StoreError: another user owns it or a folder above it, or may write there.
-        OSError: it does not exist, or cannot be opened or made.
-    """
+    """Open a folder that others cannot have written, nor exchanged, else raise a StoreError; the descriptor is closed
+    at the end. Links are followed before the first check. ``make``: make it, and folders above it, where they are
+    missing: with mode 0700, whatever the umask."""
     path, *names = Path("/"), *Path(os.path.realpath(folder)).parts[1:]
     handle = os.open(path, WALKING)
     try:
@@ -64,37 +57,20 @@ def _below(handle: int, name: str, make: bool) -> int:
 
 
 def read_in(handle: int, path: Path) -> bytes:
-    """Return the content of a file in an open folder.
-
-    Args:
-        handle: of :func:`opened_folder`.
-        path: of the file; the message names it.
-
-    Raises:
-        StoreError: another user owns it, or may write it.
-        OSError: it cannot be read.
-    """
+    """Return the content of a file in an :func:`opened_folder`; refuse it as :func:`trusted`."""
     with open(os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle), "rb") as file:
         trusted(os.fstat(file.fileno()), path)
         return file.read()
 
 
 def read_trusted(path: Path) -> bytes:
-    """Return the content of a file that others cannot have written.
-
-    Raises:
-        StoreError, OSError: as :func:`opened_folder` and :func:`read_in`.
-    """
+    """Return the content of a file that others cannot have written, else raise a StoreError."""
     with opened_folder(path.parent) as handle:
         return read_in(handle, path)
 
 
 def trusted(status: os.stat_result, path: Path) -> None:
-    """Refuse a file or folder that another user owns or may write.
-
-    Raises:
-        StoreError: one of these.
-    """
+    """Refuse a file or folder that another user owns or may write, by a StoreError."""
     if status.st_uid not in (os.geteuid(), 0):
         raise StoreError(
             f"{path} must belong to this user but belongs to user {status.st_uid}; name another folder for compiled "
@@ -109,11 +85,7 @@ def trusted(status: os.stat_result, path: Path) -> None:
 
 def _trust_parent(status: os.stat_result, path: Path) -> None:
     """Refuse a folder in which others can exchange what it holds. Who owns ``/`` counts as root, which has another
-    number in a user namespace.
-
-    Raises:
-        StoreError: this is one.
-    """
+    number in a user namespace."""
     if status.st_uid not in (os.geteuid(), 0, os.stat("/").st_uid):
         raise StoreError(
             f"{path} must belong to this user or to root but belongs to user {status.st_uid}, who can exchange the "

@@ -33,10 +33,8 @@ T = TypeVar("T")
 class PerStream(Generic[T]):
     """A workspace for each stream, and a new one for each launch that is captured. Thread-safe.
 
-    Args:
-        make: allocates a workspace of these sizes on a device, for the current stream.
-        capture: allocates for a launch that is captured, on the current stream; by default as ``make``.
-    """
+    ``make`` and ``capture`` allocate one of these sizes on a device, for the current stream: ``capture`` for a launch
+    that is captured, by default as ``make``."""
 
     def __init__(
         self, make: Callable[[int, tuple[int, ...]], T], capture: Callable[[int, tuple[int, ...]], T] | None = None
@@ -47,12 +45,7 @@ class PerStream(Generic[T]):
         """Sizes and workspace, by device and stream."""
 
     def get(self, device: int, *sizes: int) -> T:
-        """Return the workspace of a launch on the current stream; that of a captured launch must not be kept.
-
-        Args:
-            device: index of the current device.
-            sizes: least sizes.
-        """
+        """Return a workspace of these sizes for a launch on the current stream; keep none of a captured launch."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -72,13 +65,8 @@ IDLE: dict[int, torch.cuda.Stream] = {}
 
 
 def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
-    """Call a function in a thread of its own, so that its allocations lie in no memory pool; return its result.
-
-    Args:
-        device: index of the current device.
-        make: allocates, on the caller's current stream.
-        idle: use a stream that is not captured instead, and wait for it.
-    """
+    """Call a function in a thread of its own, on the caller's current stream, so that its allocations lie in no memory
+    pool; return its result. ``idle``: use a stream that is not captured instead, and wait for it."""
     import torch
     from cuda.bindings import driver
 

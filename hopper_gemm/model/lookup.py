@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hopper_gemm.model.finish import Epilogue
@@ -41,14 +42,8 @@ beats the model's choice on the other (docs/suite)."""
 
 @dataclass(frozen=True)
 class Table:
-    """A tuned table, and the kind of GPU whose entries serve.
-
-    Args:
-        entries: all entries.
-        path: the file; None if there is none.
-        kind: only entries of this kind of GPU serve, such as ``"h200"``; None: any.
-        gpu: the kind of GPU that is served; None: unknown.
-    """
+    """All entries of a tuned table, and its file; the ``kind`` of GPU whose entries alone serve, such as ``"h200"``, or
+    None for any; and the kind of ``gpu`` that is served, None if it is unknown."""
 
     entries: tuple[TunedEntry, ...]
     path: Path | None = None
@@ -66,17 +61,8 @@ class Table:
         return [entry for entry in self.entries if self.kind in (None, entry.kind)]
 
 
-@dataclass(frozen=True)
-class _Named:
-    """Arguments of :func:`use_table`."""
-
-    path: Path | None
-    other_gpus: bool
-    alone: bool
-
-
-_named: _Named | None = None
-"""Those of the last call that named a table, or asked for it alone."""
+_named: tuple[Path | None, bool, bool] = None, False, False
+"""Arguments of the last call of :func:`use_table`."""
 
 
 def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alone: bool = False) -> None:
@@ -112,7 +98,7 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alo
     named = None if path is None else Path(path).absolute()
     if named is not None:
         read_tuned(named)
-    _named = _Named(named, other_gpus, alone) if named is not None or alone else None
+    _named = named, other_gpus, alone
     CHANGES.happened()
 
 
@@ -121,23 +107,18 @@ def own_paths(kind: str) -> list[Path]:
     return [local_root() / folder / FILE for folder in (kind, CLUSTER)]
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+_warn = partial(warnings.warn, stacklevel=2)
 
 
 def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
-    """The tables that serve a GPU, in order: the named one, the user's own, the recorded ones, and those of the GPU's
-    sister (:data:`SISTERS`). A damaged table is left out.
-
-    Args:
-        kind: of the GPU, as :func:`hopper_gemm.model.tuned.slug` names it; None without a GPU: recorded entries of any
-            kind.
-        say: called with a line on each damaged table.
-    """
+    """The tables that serve a kind of GPU, as :func:`hopper_gemm.model.tuned.slug` names it, in order: the named one,
+    the user's own, the recorded ones, and those of the GPU's sister (:data:`SISTERS`); without a GPU the recorded ones
+    alone, entries of any kind. A damaged table is left out, and ``say`` is called with a line on it."""
     serving: list[tuple[Path, str | None]] = []
-    if kind is not None and _named is not None and _named.path is not None:
-        serving += [(_named.path, kind), *([(_named.path, None)] if _named.other_gpus else [])]
-    if _named is None or not _named.alone:
+    named, other_gpus, alone = _named
+    if kind is not None and named is not None:
+        serving += [(named, kind), *[(named, None)] * other_gpus]
+    if not alone:
         kinds = [kind] if kind is None or kind not in SISTERS else [kind, SISTERS[kind]]
         for tuned_on in kinds:
             own = [] if tuned_on is None else [path for path in own_paths(tuned_on) if os.path.isfile(path)]
@@ -168,16 +149,8 @@ def find(
     Within a table the context takes precedence over the regime, and the regime over the speedup. Among tables the
     context takes precedence over their order, since a kernel tuned for back-to-back launches may lose between other
     kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
-    user's own steady entry is served before a recorded burst entry.
-
-    Args:
-        among: the tables, in order.
-        problem: what is multiplied.
-        regime: burst or steady.
-        context: isolated or chained.
-        chip: the GPU for which the model chooses.
-        finish: only configs that the rules allow with it; its scales are part of the problem.
-    """
+    user's own steady entry is served before a recorded burst entry. With a finish, whose scales are part of the
+    problem, only configs that the rules allow with it are considered."""
     if isinstance(problem, GroupedProblem):  # no table has entries of groups
         return modelled(problem, chip, finish)
     problem = with_scales(problem, finish)

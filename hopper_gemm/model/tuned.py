@@ -50,16 +50,12 @@ class TunedTableError(ValueError):
 
 @dataclass(frozen=True)
 class TunedEntry:
-    """One tuned problem.
+    """One tuned problem, batch-invariant if it was tuned so, of FP8 with its recipe.
 
     Args:
-        problem: sizes, type, layouts; batch-invariant if it was tuned so; of FP8 with its recipe.
-        regime: burst or steady.
-        config: the kernel.
         speedup, speedup_low, speedup_high: of the final, over cuBLAS.
         noise: noise floor of that run.
-        registers, wgmma, instructions: of the compiled kernel.
-        code: digest of its machine code.
+        registers, wgmma, instructions, code: of the compiled kernel, the digest of its machine code among them.
         study: where it was found; :data:`WARMUP` for an entry of a warm-up.
         gpu: name of the GPU.
         context: isolated or chained; entries older than the distinction are chained.
@@ -101,31 +97,23 @@ RESTORE = "restore the file, or remove it and tune again"
 
 
 def read_tuned(path: Path) -> list[TunedEntry]:
-    """Read a tuned table. Parameters newer than an entry take their default.
-
-    Raises:
-        TunedTableError: no such file, not JSON, without its sum or with that of another content, or an invalid entry.
-    """
+    """Read a tuned table. Parameters newer than an entry take their default. Raise a TunedTableError where there is no
+    such file, it is not JSON, lacks its sum or has that of another content, or an entry is invalid."""
     try:
         text = path.read_text(encoding="utf-8")
         table = parsed(text)
+        check_sum(text, path)
     except FileNotFoundError:
         raise TunedTableError(f"{path} does not exist; name a tuned table such as results/h200/{FILE}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
-    try:
-        check_sum(text, path)
     except SumError as error:
         raise TunedTableError(str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise TunedTableError(f"{path} cannot be read as JSON ({error}); {RESTORE}") from None
     return entries_of(path, table)
 
 
 def entries_of(path: Path, table: Any) -> list[TunedEntry]:
-    """The entries of a table, each checked.
-
-    Raises:
-        TunedTableError: it is no table, or an entry is invalid.
-    """
+    """The entries of a table, each checked; a TunedTableError where it is no table, or an entry is invalid."""
     entries = table.get("entries") if isinstance(table, dict) else None
     if not isinstance(entries, list):
         raise TunedTableError(f"{path} must hold a list of entries but holds {type(table).__name__}; {RESTORE}")
@@ -170,13 +158,8 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
     """Merge entries into a tuned table: one per problem, regime, context and kind of GPU. A new entry of the same study
     or of the same config replaces the old entry, since the better of two measurements of one config is only the
     luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster. An
-    entry of a search replaces one of a warm-up, never the other way round.
-    Several processes may write one table: each waits for the lock.
-
-    Args:
-        path: of the table.
-        entries: to merge, of one place where ``beside`` is given.
-        beside: configs that their study measured too.
+    entry of a search replaces one of a warm-up, never the other way round. ``beside`` are the configs that the study of
+    the entries, then of one place, measured too. Several processes may write one table: each waits for the lock.
 
     Raises:
         TunedTableError: the table is damaged, or cannot be written.
@@ -206,13 +189,8 @@ def _replaces(entry: TunedEntry, old: TunedEntry, beside: Collection[GemmConfig 
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file so that at every moment it holds the old content or the new, also after a power cut.
-
-    Half-written files that killed writers left are removed.
-
-    Raises:
-        OSError: it cannot be written; the old content stays.
-    """
+    """Replace a file so that at every moment it holds the old content or the new, also after a power cut; the old
+    content stays where it cannot be written. Remove the half-written files that killed writers left."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -220,11 +198,14 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-        _remove_parts(path)
     except OSError:
         with suppress(OSError):
             part.unlink()
         raise
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > STALE_SECONDS:
+                part.unlink()
     sync_folder(path.parent)
 
 
@@ -236,14 +217,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _remove_parts(path: Path) -> None:
-    """Remove half-written files that killed writers left: those older than any write takes."""
-    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        with suppress(OSError):
-            if time.time() - part.stat().st_mtime > STALE_SECONDS:
-                part.unlink()
 
 
 @contextmanager
@@ -265,10 +238,7 @@ def _key(entry: TunedEntry) -> tuple[Any, ...]:
 
 
 class Changes:
-    """Changes of the tuned tables in this process: caches of look-ups are dropped then.
-
-    ``count`` is the number of changes so far; ``watchers`` are called after each.
-    """
+    """Changes of the tuned tables, upon which look-ups are forgotten: their number, and what is called after each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -289,14 +259,12 @@ class Pick:
     """A config for a problem, and where it comes from.
 
     Args:
-        config: the kernel.
         how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
             ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
             problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a
             few timed picks; ``"model"``: untuned, the analytic model chose.
-        entry: of the tuned table; None where the model chose.
-        table: file of the entry, if there is one.
+        entry, table: of a tuned table, and its file, if there is one; None where the model chose.
     """
 
     config: Kernel
@@ -316,8 +284,7 @@ class Pick:
 
     @property
     def tuned_on(self) -> str:
-        """Problem, regime and context it was tuned for, and the GPU if that is of another kind; empty where the model
-        chose."""
+        """Problem, regime and context it was tuned for, and the GPU of another kind; empty where the model chose."""
         if self.entry is None:
             return ""
         on_gpu = f" on {self.entry.gpu}" if self.how == "other GPU" else ""
@@ -325,8 +292,7 @@ class Pick:
 
 
 def itself(problem: GemmProblem) -> set[GemmProblem]:
-    """The problem and those whose entries serve it: tuned without batch invariance, for its sizes filled up, or in bf16
-    for one of fp16."""
+    """The problem and those whose entries serve it: not batch-invariant, with sizes filled up, or bf16 for fp16."""
     return {
         replace(sizes, batch_invariant=invariant, dtype=dtype)
         for sizes in (problem, filled_up(problem))

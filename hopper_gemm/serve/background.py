@@ -61,11 +61,7 @@ def pool_of(store: Path) -> Any:
 
 
 class Background:
-    """Kernels of this process that are compiled in the background. Thread-safe; a fork begins anew.
-
-    Args:
-        make: makes the pool of processes for a store.
-    """
+    """Kernels compiled in the background by a pool that ``make`` makes for a store. Thread-safe; a fork begins anew."""
 
     def __init__(self, make: Callable[[Path], Any] = pool_of) -> None:
         self._make = make
@@ -174,8 +170,7 @@ os.register_at_fork(after_in_child=BACKGROUND.begin)
 
 
 def compiling() -> Compiling:
-    """Which kernels are compiled in the background now, which could not be, and how many calls torch served meanwhile:
-    calls that are no product of this package's kernel.
+    """Kernels that are compiled in the background now or could not be, and how many calls torch served meanwhile.
 
     Example:
         >>> print(compiling())

@@ -31,16 +31,12 @@ OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu":
 
 
 class Call(NamedTuple):
-    """Arguments of a public function or an operator. The context and the fallback policy are the thread's.
+    """Arguments of a public function or an operator, as :func:`hopper_gemm.matmul` and :func:`hopper_gemm.linear` say.
+    The context and the fallback policy are the thread's.
 
     Args:
         a: (m, k), with any leading axes where the kind is a layer's; of a batched product (batch, m, k).
         b: (k, n) of a product, or batches of it; (n, k) of a layer.
-        bias, activation, residual, scale: what follows the product, as :func:`hopper_gemm.linear` says.
-        out_dtype: of the output; None: that of ``out``, or of the operands.
-        batch_invariant: None: as the thread's context says.
-        out: written and returned, if not None.
-        config: runs the product, if not None.
         kind: of :data:`OPERANDS`.
     """
 
@@ -101,8 +97,7 @@ def traced(call: Call) -> bool:
 
 
 def transformed() -> bool:
-    """Return True within a transform of torch.func or a dispatch mode, such as a tracer's or selective
-    checkpointing's."""
+    """Return True within a transform of torch.func or a dispatch mode, such as selective checkpointing's."""
     return bool(_are_functorch_transforms_active()) or _len_torch_dispatch_stack() > 0
 
 
@@ -132,8 +127,7 @@ def autocast_type(tensor: torch.Tensor) -> torch.dtype | None:
 
 
 def cast(call: Call) -> bool:
-    """Return True if autocast changes the type of a tensor. With an ``out``, torch's casts nothing, and ours only fp32,
-    which the kernel does not read."""
+    """Return True if autocast changes the type of a tensor: with an ``out`` only fp32, which the kernel cannot read."""
     dtype = autocast_type(call.a) if _is_any_autocast_enabled() else None
     if dtype is None or call.out is not None:
         return dtype is not None and torch.float32 in (call.a.dtype, call.b.dtype)

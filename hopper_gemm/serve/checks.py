@@ -11,7 +11,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
 from hopper_gemm.model.problem import shown
-from hopper_gemm.serve.call import OPERANDS, Call, output_of
+from hopper_gemm.serve.call import OPERANDS, Call, output_of, transformed
 from hopper_gemm.serve.operands import as_matrix, owns_its_elements, share_memory
 
 DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -173,8 +173,7 @@ def check_apart(call: Call) -> None:
 
 
 def check_supported(call: Call) -> None:
-    """Refuse what torch.mm multiplies and the kernel cannot: memory that does not hold a tensor's values, an element
-    type, or a device, by an UnsupportedError."""
+    """Refuse a class, layout, element type or device that torch.mm multiplies and the kernel cannot."""
     tensors = (call.a, call.b, call.bias, call.residual, call.out)
     for name, tensor in zip(NAMES[call.kind], tensors, strict=True):
         if tensor is None:
@@ -185,9 +184,26 @@ def check_supported(call: Call) -> None:
         if tensor.layout != torch.strided or tensor.is_nested:
             kind = "nested" if tensor.is_nested else str(tensor.layout)
             raise UnsupportedTypeError(f"{name} must be a dense tensor but is {kind}; take its .to_dense()")
+    check_types(call)
+    check_device(call.a.device)
+
+
+def check_types(call: Call) -> None:
+    """Refuse an element type that the kernel does not multiply."""
     if call.a.dtype not in DTYPES:
         raise UnsupportedTypeError(wrong_types(call))
-    check_device(call.a.device)
+
+
+def recordable(call: Call) -> bool:
+    """Return True if a call with gradients needs no operator: plain tensors, which nothing watches."""
+    if transformed():
+        return False
+    for tensor in (call.a, call.b, call.bias):  # quicker than a generator
+        if tensor is not None and (
+            type(tensor) not in PLAIN or tensor.dtype not in DTYPES or tensor.layout is not torch.strided
+        ):
+            return False
+    return call.residual is None or type(call.residual) in PLAIN
 
 
 def wrong_types(call: Call) -> str:

@@ -20,13 +20,11 @@ POLICIES: tuple[Fallback, ...] = get_args(Fallback)
 WhileCompiling = Literal["torch", "wait"]
 
 GAIN = 1.02
-"""Least speedup of torch.mm over a tuned kernel for which ``"faster"`` takes torch.mm: smaller ones lie within the
-noise of boards and runs."""
+"""Least speedup of torch.mm for which ``"faster"`` takes it: smaller ones lie within the noise of boards and runs."""
 
 
 class Policy(threading.local):
-    """The policies of a thread for its next calls: of :data:`POLICIES`, and of :data:`WhileCompiling`, or None where it
-    set none."""
+    """The policies of a thread for its next calls; of :data:`WhileCompiling` None where it set none."""
 
     def __init__(self) -> None:
         self.fallback: Fallback = "unsupported"
@@ -124,7 +122,6 @@ def checked(policy: object) -> Fallback:
 
 
 def torch_is_faster(picked: Pick) -> bool:
-    """Return True if torch.mm was faster by :data:`GAIN` than a picked kernel, where that was measured in the context
-    of the pick."""
+    """Return True if torch.mm was measured, in the context of the pick, to be faster than it by :data:`GAIN`."""
     measured = picked.how in ("tuned", "other regime", "warmup")
     return measured and picked.entry is not None and picked.entry.speedup * GAIN < 1.0

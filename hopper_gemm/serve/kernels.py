@@ -105,9 +105,8 @@ def kernel_for(
     finish: Epilogue | None = None,
     scattered: bool | None = None,
 ) -> LoadedKernel:
-    """The kernel for a problem in this thread's context, loaded for the current device, whose index is given. The
-    config is by default :func:`default_config`; other arguments and errors are those of
-    :func:`hopper_gemm.compiler.loader.load`."""
+    """The kernel for a problem in this thread's context, loaded for the current device, whose index is given; by
+    default of :func:`default_config`. Other arguments and errors are those of :func:`load`."""
     picked = config or default_config(problem, device, finish)
     scattered = "c" in problem.out_of_reach if scattered is None else scattered
     key = picked, problem, device, finish, scattered
@@ -130,8 +129,7 @@ def compiles(
     scattered: bool | None = None,
     padded: bool = False,
 ) -> bool:
-    """Return True while a process compiles what :func:`kernel_for` would compile with these arguments, or the launch
-    that pads operands, and after it could not be compiled."""
+    """Return True while a process compiles what :func:`kernel_for` would compile, or the padding, and if it cannot."""
     config = default_config(problem, device, finish)
     kernel = KernelId.of(config, problem, "", finish, scattered)
     return BACKGROUND.compiles(problem, [kernel, *[PaddingId()] * padded])
@@ -139,8 +137,7 @@ def compiles(
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Epilogue | None = None) -> Kernel:
     """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
-    :func:`hopper_gemm.use_table`, else the analytic model's choice. With a finish the same, if the rules allow that;
-    else the model's choice among the configs that they do allow."""
+    :func:`hopper_gemm.use_table`, else the analytic model's choice; one that the rules allow with the finish."""
     return pick_for(problem, device, finish).config
 
 

@@ -50,21 +50,11 @@ from hopper_gemm.serve.call import (
     output_of,
     watched,
 )
-from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, refuse_foreign, strided
+from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, recordable, refuse_foreign, strided
 from hopper_gemm.serve.fallback import POLICY, torch_is_faster, torch_may_serve
 from hopper_gemm.serve.kernels import CALLED, MODE, compiles, default_config, kernel_for, pick_for
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
-from hopper_gemm.serve.ops import (
-    OPERATORS,
-    Ways,
-    arguments_of,
-    by_operator,
-    call_of,
-    in_two,
-    recordable,
-    recording,
-    untraced,
-)
+from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, in_two, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -85,14 +75,12 @@ class Launch(NamedTuple):
             strides and ``requires_grad`` of those that were checked, in the same state of the dispatcher: autocast,
             inference mode and transforms change it.
         gradient: True if some tensor requires a gradient.
-        kernel: takes a (m, k), b (n, k), the output (m, n), ``before``, with a finish bias, residual and scale, and
-            ``after``.
-        before, after: arguments that are the same every time.
-        finishes: True if the kernel takes what is added.
+        kernel: takes a (m, k), b (n, k), the output (m, n), ``before``, if it ``finishes`` bias, residual and scale,
+            and ``after``; before and after are the same every time.
         device: that must be current; None on a host that has only one.
         shape, dtype: of a new output; the type None if it is that of ``a``.
-        extents: bytes from the first element to the end of the last, of a, b, bias, residual and a given output.
-        misaligned: which of them begin off a multiple of 16 bytes; None if none does.
+        extents, misaligned: of a, b, bias, residual and a given output, as :func:`placed` gives them; ``misaligned`` is
+            None if all are aligned.
         base_fits: returns True of a matrix (n, k) whose transpose in the same memory b is, as the weight of
             ``weight.t()``, which then is read itself: a new view takes longer. None where b was no such view.
     """
@@ -131,8 +119,7 @@ class Launches:
         self.forget()
 
     def setting(self, call: Call) -> int:
-        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses what a call in progress
-        found before."""
+        """The id of a call's settings. :meth:`forget` renews it, so that the extension misses stale launches."""
         activation = "swiglu" if call.kind == "swiglu" else call.activation
         settings = activation, MODE.context, invariant(call), POLICY.fallback  # as native.cpp reads them
         with self._lock:
@@ -186,13 +173,10 @@ class Launches:
 
 
 def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
-    """The output of a call: by the launch that is kept for its key, else as a first call. Where a gradient is recorded,
-    it is that of an autograd function or an operator; watched, an operator's.
-
-    Args:
-        call: a :class:`Call`, or its fields: to make one takes longer than to find a launch.
-        below: True within an operator, which whatever watches has seen: it is not called again.
-    """
+    """The output of a call, or of its fields, since to make a :class:`Call` takes longer than to find a launch: by the
+    launch that is kept for its key, else as a first call. Where a gradient is recorded, it is that of an autograd
+    function or an operator; watched, an operator's, unless an operator, which watchers have seen, is what calls
+    (``below``)."""
     if is_dynamo_compiling():
         return by_operator(make(call))
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
@@ -281,8 +265,7 @@ def _near_added(begin: int, bias: Maybe, residual: Maybe, out: torch.Tensor, ext
 
 
 def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...], below: bool) -> torch.Tensor:
-    """A known call at other addresses: an ``out`` that may overlap what is read, or tensors off multiples of 16 bytes,
-    which another launch serves."""
+    """A known call with an ``out`` that may overlap what is read, or with tensors off multiples of 16 bytes."""
     _, misaligned = placed(*call[:3], call.residual, call.out)
     off = misaligned if any(misaligned) else None
     for entry in LAUNCHES.table.get(key, ()):
@@ -290,9 +273,6 @@ def _at_other_addresses(call: Call, key: Any, tensors: tuple[torch.Tensor, ...],
             check_apart(call)
             return _run(entry, call)
     return first_call(call, key, below)
-
-
-# A first call ---------------------------------------------------------------------------------
 
 
 def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
@@ -345,11 +325,8 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
 
 
 def _kernel_of(call: Call) -> Callable[..., None] | None:
-    """What runs a call that fits, loaded for the current device; None where it takes more than one launch.
-
-    Raises:
-        UncompiledError: torch serves the call.
-    """
+    """What runs a call that fits, loaded for the current device; None where it takes more than one launch. Raise an
+    UncompiledError where torch serves the call."""
     a, b = (call.a, call.b.t()) if call.kind == "mm" else (folded(call.a), call.b)
     finish, rule = finish_of(call), invariant(call)
     rows_a, rows_b = rows_of(a), rows_of(b)
@@ -389,12 +366,8 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
 
 
 def refuse_uncompiled(problem: GemmProblem, device: int, *kernel: Any) -> None:
-    """Refuse a kernel that is being compiled, or cannot be, where torch may serve the call meanwhile; arguments as of
-    :func:`hopper_gemm.serve.kernels.compiles`.
-
-    Raises:
-        UncompiledError: it is.
-    """
+    """Refuse a kernel that is being compiled, or cannot be, by an UncompiledError, where torch may serve the call
+    meanwhile; arguments as of :func:`hopper_gemm.serve.kernels.compiles`."""
     if torch_may_serve() and compiles(problem, device, *kernel):
         raise UncompiledError(problem)
 
@@ -429,9 +402,6 @@ def loading_allowed() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-# Gradients, and the operators on a GPU --------------------------------------------------------
 
 
 def _recorded(call: Call) -> torch.Tensor:

@@ -21,8 +21,7 @@ def has_rows(matrix: torch.Tensor) -> bool:
 
 
 def reaches(matrix: torch.Tensor) -> bool:
-    """Return True if TMA reaches the matrix: contiguous rows that start at multiples of 16 bytes, with a valid pitch
-    even if there is only one row."""
+    """Return True if TMA reaches the matrix: contiguous rows from multiples of 16 bytes, a valid pitch even of one."""
     (_, columns), (pitch, along) = matrix.shape, matrix.stride()
     rows = (columns == 1 or along == 1) and pitch >= columns
     return rows and not (matrix.data_ptr() & MISALIGNED or pitch * matrix.element_size() & MISALIGNED)
@@ -31,16 +30,12 @@ def reaches(matrix: torch.Tensor) -> bool:
 def rows_of(operand: torch.Tensor) -> RowLayout | None:
     """How an operand (m or n, k) is read: along k or along the other axis, one along which TMA reaches it if there is
     such; None if it is contiguous along neither, or has more rows than a launch can count."""
-    by_depth = None
-    for matrix, along_k in ((operand, True), (operand.t(), False)):
-        if reaches(matrix):
-            by_depth = along_k
-            break
-        if by_depth is None and (matrix.shape[1] == 1 or matrix.stride(1) == 1):
-            by_depth = along_k
-    if by_depth is None:
+    sides = (operand, True), (operand.t(), False)
+    reached = [along_k for matrix, along_k in sides if reaches(matrix)]
+    by_depth = reached or [along_k for matrix, along_k in sides if matrix.shape[1] == 1 or matrix.stride(1) == 1]
+    if not by_depth:
         return None
-    rows = RowLayout.of(operand.shape, operand.stride(), by_depth)
+    rows = RowLayout.of(operand.shape, operand.stride(), by_depth[0])
     countable = rows.rows * (rows.size // 8 + 1) < 2**31 - 2**20  # pieces of 16 bytes, which a launch numbers
     return rows if countable else None
 
@@ -65,8 +60,7 @@ def folded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def placed(*tensors: torch.Tensor | None) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and whether it begins off a
-    multiple of 16 bytes."""
+    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and if it is misaligned."""
     extents, misaligned = [0] * len(tensors), [False] * len(tensors)
     for number, tensor in enumerate(tensors):
         if tensor is not None:
@@ -90,9 +84,8 @@ def share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
     apart, size = second.data_ptr() - first.data_ptr(), first.element_size()
     if apart >= placed(first)[0][0]:
         return False
-    if size != second.element_size() or first.stride() != second.stride():
-        return True
-    if not (has_rows(first) and has_rows(second)):
+    alike = size == second.element_size() and first.stride() == second.stride()
+    if not (alike and has_rows(first) and has_rows(second)):
         return True
     pitch = first.stride(0) * size
     column = apart % pitch

@@ -3,16 +3,8 @@
 To import this module registers the provider ``hopper_gemm``; nothing else imports it. For arguments on sm_90a
 ``cutlass.operators.get_operators`` then finds what :func:`hopper_gemm.matmul` would run and the model's next choices,
 each an operator that holds to one config; without arguments it finds none. An artifact serves all sizes that its
-operator supports. What the arguments carry and the kernel has:
-
-- ``GemmArguments`` of bf16 or fp16, with a batch or without; ``out`` row-major, of that type or fp32.
-- An epilogue ``D = activation(accum * alpha + bias) + C`` without a batch, each step if it is there: ``alpha`` a
-  number, ``bias`` a vector (n,), ``C`` a matrix, and ``gelu``, ``silu`` or ``relu``. ``D`` is ``out``.
-- FP8 as a ``ScaledOperand`` with an fp32 scale of each row of A and each column of B: mode (1, 1, k), no swizzle. Sums
-  are promoted to fp32 each 128 of k.
-- ``IndexPtrGroupedGemmArguments`` along m and k, without an epilogue.
-
-The search leaves out the rest; ``supports`` gives the reason in one line.
+operator supports. docs/works-with lists what arguments may carry; FP8 sums are promoted to fp32 each 128 of k. The
+search leaves out the rest; ``supports`` gives the reason in one line.
 """
 
 from __future__ import annotations
@@ -26,6 +18,7 @@ import torch
 from cutlass.operators import metadata as schema
 from cutlass.operators.utils.tensor import normalized_major_stride
 
+from hopper_gemm.compiler import compile
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.finish import Epilogue
@@ -41,13 +34,7 @@ CANDIDATES = 4
 
 TARGET = library.TargetSm("90a")
 
-TYPES = {
-    cutlass.BFloat16: "bf16",
-    cutlass.Float16: "fp16",
-    cutlass.Float32: "fp32",
-    cutlass.Float8E4M3FN: "e4m3",
-    cutlass.Float8E5M2: "e5m2",
-}
+TYPES = {dtype: name for name, dtype in compile.TYPES.items() if name != "int32"}
 ACTIVATIONS = {"Gelu": "gelu", "SiLU": "silu", "ReLU": "relu"}
 """Names of ``cutlass.operators.fusion.library.ActivationOp`` with ours; its Gelu is the exact one."""
 
@@ -67,11 +54,8 @@ class HopperDesign(schema.BLASDesignMetadata):
 
 
 def steps_of(args: Any) -> dict[str, Any]:
-    """Fields of the finish that an epilogue is, each step that loads something with the name of what it loads.
-
-    Raises:
-        ValueError: it is no ``D = activation(accum * scale + bias) + residual``, or the kernel cannot read an operand.
-    """
+    """Fields of the finish that an epilogue is, each step that loads something with the name of what it loads; a
+    ValueError where it is another epilogue, or the kernel cannot read an operand."""
     if args.epilogue is None:
         return {}
     graph, tensors, steps = args.epilogue.traced_epilogue.dag_ir, args.epilogue.tensors, dict[str, Any]()
@@ -105,11 +89,7 @@ def steps_of(args: Any) -> dict[str, Any]:
 
 
 def scales_of(args: Any) -> str:
-    """The scales of operands, as a finish names them.
-
-    Raises:
-        ValueError: the kernel has no such scales, or FP8 has none.
-    """
+    """The scales of operands, as a finish names them; a ValueError where the kernel has no such scales."""
     sides, rows = (args.A, args.B), (args.A.shape[-2], args.B.shape[-1])
     scaled, mode = [isinstance(side, library.ScaledOperand) for side in sides], (1, 1, args.A.shape[-1])
     if not any(scaled) and args.A.dtype.width > 8:
@@ -124,11 +104,7 @@ def scales_of(args: Any) -> str:
 
 
 def problem_of(args: Any) -> tuple[GemmProblem, Epilogue | None]:
-    """The problem of arguments, and what follows the product.
-
-    Raises:
-        ValueError: the kernel cannot run it.
-    """
+    """The problem of arguments, and what follows the product; a ValueError where the kernel cannot run it."""
     axis, (*batch, m, k), n = getattr(args, "offsets_along", None), args.A.shape, args.B.shape[-1]
     along = [normalized_major_stride(side.shape[-2:], side.stride[-2:]) for side in (args.A, args.B, args.out)]
     operand, out = TYPES.get(args.A.dtype), TYPES.get(args.out.dtype)

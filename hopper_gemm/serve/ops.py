@@ -37,18 +37,8 @@ from hopper_gemm.serve.call import (
     make,
     needs_gradient,
     output_of,
-    transformed,
 )
-from hopper_gemm.serve.checks import (
-    DTYPES,
-    PLAIN,
-    UnsupportedTypeError,
-    check_apart,
-    check_call,
-    check_rows,
-    refuse_foreign,
-    wrong_types,
-)
+from hopper_gemm.serve.checks import PLAIN, check_apart, check_call, check_rows, check_types, refuse_foreign
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
@@ -116,14 +106,10 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-# On a CPU, on fake tensors, within autocast -----------------------------------------------------
-
-
 def _checked_call(name: str, *given: Any, **named: Any) -> Call:
     call = call_of(name, *given, **named)
     check_call(call)
-    if call.a.dtype not in DTYPES:
-        raise UnsupportedTypeError(wrong_types(call))
+    check_types(call)
     return call
 
 
@@ -153,9 +139,6 @@ def _in_autocast(name: str, *given: Any, **named: Any) -> torch.Tensor:
         return _run(name, call)
 
 
-# Calls of the operators ------------------------------------------------------------------------
-
-
 def by_operator(call: Call) -> torch.Tensor:
     """The output of a call by its operator, for autograd and for tracing, or by torch where it falls back. Refuse a
     config, and an output where there would be a gradient."""
@@ -180,9 +163,6 @@ def by_operator(call: Call) -> torch.Tensor:
     return result if out is None else out
 
 
-# Derivatives ------------------------------------------------------------------------------------
-
-
 def in_two(call: Call, run: Callable[[Call], torch.Tensor]) -> torch.Tensor:
     """The output of a call with an activation and a gradient: the product, rounded, which autograd keeps, then the rest
     by torch. To compute the product once more in the backward pass would take longer."""
@@ -192,31 +172,13 @@ def in_two(call: Call, run: Callable[[Call], torch.Tensor]) -> torch.Tensor:
     return finished(product, call._replace(bias=None, scale=None))
 
 
-def recordable(call: Call) -> bool:
-    """Return True if a call with gradients needs no operator: plain tensors of a supported type, and nothing that
-    looks at operators."""
-    if transformed():
-        return False
-    for tensor in (call.a, call.b, call.bias):  # quicker than a generator
-        if tensor is not None and (
-            type(tensor) not in PLAIN or tensor.dtype not in DTYPES or tensor.layout is not torch.strided
-        ):
-            return False
-    return call.residual is None or type(call.residual) in PLAIN
-
-
 def recording(
     name: str, run: Callable[..., torch.Tensor], ways: Ways, base: type = Function
 ) -> Callable[..., torch.Tensor]:
-    """Return a function with a gradient, of an operator's arguments and the call that they make. Eager calls take it
-    instead of the operator, which, if Python implements it, costs several times a launch in the dispatcher.
-
-    Args:
-        name: of the operator, and of the node in autograd's graph, as profilers show it.
-        run: multiplies, given the call and what follows it, with no gradient recorded.
-        ways: multiply in the backward pass.
-        base: a class of ``torch.autograd``.
-    """
+    """Return a function with a gradient, of an operator's arguments and the call that they make, by a class of
+    ``torch.autograd``. Eager calls take it instead of the operator, which, if Python implements it, costs several times
+    a launch in the dispatcher. ``run`` multiplies, given the call and what follows it, with no gradient recorded;
+    ``ways`` multiply in the backward pass."""
     arguments, derivative = len(ARGUMENTS[name]), DERIVATIVES[name]
 
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
@@ -257,8 +219,7 @@ _RECORDED = {name: recording(name, _below_recorded, Ways(), _SingleLevelFunction
 @untraced
 def _by_autograd(name: str, keys: Any, *given: Any, **named: Any) -> Maybe:
     """An operator with its derivatives. torch.library.register_autograd has no tangents, and no transforms of
-    torch.func: at each of their levels this is called with tensors of that level, which one level of autograd records.
-    """
+    torch.func: each of their levels calls this with its tensors, and one level of autograd records them."""
     # to ask a tensor for its tangent takes 3 us; what torch.compile makes of a forward-mode level sets no current level
     duals = forward_ad._current_level >= 0 or "torch._dynamo" in sys.modules
     recorded, dual, plain, gradients = False, False, True, torch.is_grad_enabled()
@@ -304,10 +265,6 @@ def flops_of(a: Any, b: Any, *_: Any, **__: Any) -> int:
     return 2 * prod(a) * b[-1]
 
 
-def _flops_of_layer(x: Any, w: Any, *_: Any, **__: Any) -> int:
-    return 2 * prod(x) * w[0]
-
-
 def implement(
     name: str, fake: Callable[..., Any], flops: Callable[..., int] = flops_of, **runs: Callable[..., Any]
 ) -> None:
@@ -322,7 +279,7 @@ for _name in SCHEMAS:
     _keys = {"CPU": partial(_on_cpu, _name), "Autograd": partial(_by_autograd, _name)}
     if _name in DERIVATIVES:
         _keys |= dict.fromkeys(("AutocastCUDA", "AutocastCPU"), partial(_in_autocast, _name))
-    _flops = flops_of if _name in ("mm", "mm_out", "bmm") else _flops_of_layer
+    _flops = flops_of if _name in ("mm", "mm_out", "bmm") else lambda x, w, *_, **__: flops_of(x, w[::-1])
     implement(_name, partial(_on_fake, _name), _flops, **_keys)
     _rule = partial(batching_rule, partial(call_of, _name), partial(_run, _name))
     torch.library.register_vmap(f"{NAMESPACE}::{_name}", _rule, lib=OPERATORS)

@@ -25,14 +25,10 @@ from hopper_gemm.serve.ops import mm
 
 
 class HopperLinear(torch.nn.Linear):
-    """``torch.nn.Linear`` by our kernel: the same parameters, hooks and state_dict.
-
-    Attributes:
-        batch_invariant: True on an instance where a row of the output does not depend on the other rows of the input;
-            None: as the thread's context says.
-    """
+    """``torch.nn.Linear`` by our kernel: the same parameters, hooks and state_dict."""
 
     batch_invariant: bool | None = None
+    """True on an instance whose rows do not depend on each other; None: as the thread's context says."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return _linear(input, self.weight, self.bias, self.batch_invariant)
@@ -121,8 +117,7 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
 
 @dataclass(frozen=True)
 class PatchedLayer:
-    """What was decided about a layer: its name in the model, its class and weight, whether it multiplies by our kernel,
-    and why."""
+    """A layer's name in the model, its class and weight, whether it multiplies by our kernel, and why."""
 
     name: str
     summary: str
@@ -165,8 +160,7 @@ class Patch:
 
 
 def _without_ours(cls: type, classes: dict[type, type]) -> type:
-    """A class with ``torch.nn.Linear`` in the place of ours; itself if it does not derive from ours. Classes that are
-    made are added to ``classes``."""
+    """A class with ``torch.nn.Linear`` in the place of ours; those that are made are added to ``classes``."""
     if not issubclass(cls, HopperLinear):
         return cls
     if cls not in classes:

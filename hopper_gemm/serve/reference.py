@@ -29,8 +29,7 @@ def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
 
 
 def finished(product: torch.Tensor, call: Call) -> torch.Tensor:
-    """What is done to a product before it is rounded, by torch, in the product's type: what follows in a layer, or the
-    product of both halves of a gated one."""
+    """What follows a product before it is rounded, by torch, in the product's type; of a gated layer both halves."""
     if call.kind == "swiglu":
         gate, up = product.chunk(2, -1)
         return activated(gate, "silu") * up
@@ -46,12 +45,8 @@ def reference(call: Call) -> torch.Tensor:
 
 
 def falls_back(call: Call) -> bool:
-    """Return True if torch runs a call that the kernel cannot. What is traced falls back by its type alone: which
-    device it will run on is not known.
-
-    Raises:
-        UnsupportedError: the kernel cannot, and torch may not or could not give what is asked.
-    """
+    """Return True if torch runs a call that the kernel cannot; refuse it by an UnsupportedError where torch may not.
+    What is traced falls back by its type alone: which device it will run on is not known."""
     ours = POLICY.fallback == "never" or call.config is not None or invariant(call)
     if traced(call):
         return not ours and call.a.dtype not in DTYPES and call.a.dtype == call.b.dtype and not cast(call)
@@ -69,8 +64,7 @@ def falls_back(call: Call) -> bool:
 
 
 def by_torch(call: Call) -> torch.Tensor:
-    """A call by torch, as the public functions return it: of any type and device, in the type of the output. Raises as
-    :func:`hopper_gemm.serve.checks.check_call`."""
+    """A call by torch, of any type and device, in the type of the output, checked by :func:`check_call`."""
     a, b, out = call.a, call.b, call.out
     if not (a.is_nested or b.is_nested):  # whose sizes torch judges
         check_call(call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -89,7 +89,7 @@ def scaled_mm(
     given: tuple[Any, ...] = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
     more = output_dtype, contraction_dim, use_fast_accum
     functional: Any = torch.nn.functional
-    recipe, why = recipe_of(given, *more, promote)
+    scales, promote, why = recipe_of(given, *more, promote)
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
@@ -99,35 +99,24 @@ def scaled_mm(
             return product
         _check_out(tuple(product.shape), product.dtype, product.device, out)
         return out.copy_(product)
-    settings = recipe.scales, bias, activation, output_dtype, recipe.promote, MODE.batch_invariant
+    arguments = mat_a, mat_b, *scales, bias, activation, output_dtype, promote, MODE.batch_invariant
     if out is None:
-        return torch.ops.hopper_gemm.scaled_mm(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings)
-    torch.ops.hopper_gemm.scaled_mm_out(mat_a, mat_b, recipe.scale_a, recipe.scale_b, *settings, out)
+        return torch.ops.hopper_gemm.scaled_mm(*arguments)
+    torch.ops.hopper_gemm.scaled_mm_out(*arguments, out)
     return out
 
 
-class Recipe(NamedTuple):
-    """Scales of a call: of both operands, their name in a finish, and the interval of promotion."""
-
-    scale_a: Any
-    scale_b: Any
-    scales: str
-    promote: int
-
-
-def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int) -> tuple[Recipe, str | None]:
-    """The scales of a call with torch's arguments, from the operands to the swizzles and from the output's type on, and
-    why torch must run it; None if the kernel can.
-
-    Raises:
-        ValueError: a promote that is none.
-        RuntimeError: a gradient would be recorded, or torch is older than 2.10.
-    """
+def recipe_of(
+    given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote: int
+) -> tuple[tuple[Any, Any, str], int, str | None]:
+    """Of a call with torch's arguments, from the operands to the swizzles and from the output's type on: scales of both
+    operands, with their name in a finish; the interval of promotion; and why torch must run it, None if the kernel can.
+    Refuse a promote that is none, gradients, and an older torch."""
     if not hasattr(torch.nn.functional, "scaled_mm"):
         raise RuntimeError(f"scaled_mm needs torch 2.10, whose recipes it takes, but this is {torch.__version__}")
     if fast is False and (type(promote) is not int or promote not in PROMOTED[1:]):
         raise ValueError(f"promote must be one of {', '.join(map(str, PROMOTED[1:]))} but got {shown(promote)}")
-    (a, b), listed = given[:2], given[2:]
+    a, b, *listed = given
     single = [part[0] if isinstance(part, list | tuple) and len(part) == 1 else part for part in listed]
     first, recipe_a, second, recipe_b, *swizzles = single
     recipes = [recipe_a, recipe_b]
@@ -136,7 +125,7 @@ def recipe_of(given: tuple[Any, ...], dtype: Any, axes: Any, fast: bool, promote
     scales = RECIPES.get(_names(recipes), "")
     if why is None and scales == "blocks" and promote != BLOCK:
         raise ValueError(f"promote must be {BLOCK} with scales of blocks but got {promote}; leave it out")
-    return Recipe(first, second, scales, BLOCK if scales == "blocks" else 0 if fast else promote), why
+    return (first, second, scales), BLOCK if scales == "blocks" else 0 if fast else promote, why
 
 
 def _names(recipes: list[Any]) -> tuple[str, str]:
@@ -178,8 +167,6 @@ def _unsupported(
     return None
 
 
-# The operators ----------------------------------------------------------------------------------
-
 _ARGUMENTS = (
     "Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, str scales, Tensor? bias, str? activation, "
     "ScalarType out_dtype, int promote, bool batch_invariant"
@@ -187,11 +174,7 @@ _ARGUMENTS = (
 
 
 def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, dtype: Any, out: Maybe) -> None:
-    """Refuse what does not fit; tensors may be fake.
-
-    Raises:
-        ValueError: the first that is refused, with the fix.
-    """
+    """Refuse what does not fit; tensors may be fake."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise MisfitError(
             f"mat_a and mat_b must be (m, k) and (k, n) but got {tuple(a.shape)} and {tuple(b.shape)}; "
@@ -205,10 +188,7 @@ def check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, bias: Maybe, 
         if rows.stride(1) != 1 and k > 1:
             fix = "give it as .contiguous()" if name == "mat_a" else "give the .t() of a row-major (n, k) weight"
             raise MisfitError(f"{name} must be contiguous along k but has strides {tuple(rows.stride())}; {fix}")
-    if scales == "blocks":
-        _check_blocks(m, n, k, a.device, scale_a, scale_b)
-    else:
-        _check_scales(m, n, scales, a.device, scale_a, scale_b)
+    _check_scales((m, n, k), scales, a.device, scale_a, scale_b)
     wide = torch.float16 if dtype == torch.float16 else torch.bfloat16
     if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((n,), wide, a.device):
         raise MisfitError(misfit("bias", bias, (n,), a.device, wide))
@@ -224,30 +204,24 @@ def _check_out(shape: tuple[Any, ...], dtype: Any, device: Any, out: torch.Tenso
         raise MisfitError(misfit("out", out, shape, device, dtype))
 
 
-def _check_scales(m: Any, n: Any, scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of operands or of rows that do not fit, as :func:`check` does."""
-    shapes = ((m, 1), (1, n)) if scales == "row" else ((1,), (1,))
-    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
-        alike = scale.numel() == shape[0] * shape[-1] if scales == "row" else scale.numel() == 1
-        alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
-        if not alike or scale.dtype != torch.float32 or scale.device != device or not scale.is_contiguous():
-            raise MisfitError(
-                f"{name} must be {shape} torch.float32 on {device}, contiguous, but is {tuple(scale.shape)} "
-                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
-            )
-
-
-def _check_blocks(m: Any, n: Any, k: Any, device: Any, scale_a: Any, scale_b: Any) -> None:
-    """Refuse scales of blocks that do not fit, as :func:`check` does."""
+def _check_scales(sizes: tuple[Any, ...], scales: str, device: Any, scale_a: Any, scale_b: Any) -> None:
+    """Refuse scales that do not fit, as :func:`check` does."""
+    (m, n, k), lies = sizes, ", contiguous,"
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
     filled = -(-deep // 4) * 4
-    for name, scale, rows, columns in (("scale_a", scale_a, (m,), deep), ("scale_b", scale_b, (filled, deep), wide)):
-        alike = scale.dim() == 2 and scale.shape[0] in rows and scale.shape[1] == columns
-        alike = alike and (scale.stride(0) == 1 or scale.shape[0] == 1 or scale.numel() == 0)
+    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n)), "tensor": ((1,), (1,))}[scales]
+    for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
+        if scales == "blocks":
+            lies = f" with strides (1, {shape[0]})"
+            alike = tuple(scale.shape) in (shape, (deep, wide) if name == "scale_b" else shape)
+            alike = alike and (scale.stride(0) == 1 or scale.shape[0] == 1 or scale.numel() == 0)
+        else:
+            alike = scale.numel() == shape[0] * shape[-1] and scale.is_contiguous()
+            alike = alike and (scales != "row" or scale.dim() == 1 or tuple(scale.shape) == shape)
         if not alike or scale.dtype != torch.float32 or scale.device != device:
             raise MisfitError(
-                f"{name} must be {(rows[0], columns)} torch.float32 on {device} with strides (1, {rows[0]}) but is "
-                f"{tuple(scale.shape)} {scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
+                f"{name} must be {shape} torch.float32 on {device}{lies} but is {tuple(scale.shape)} "
+                f"{scale.dtype} on {scale.device} with strides {tuple(scale.stride())}"
             )
 
 
@@ -289,12 +263,9 @@ def _on_gpu(*given: Any, out: Maybe = None) -> torch.Tensor:
     check_device(a.device)
     (m, k), n = a.shape, b.shape[1]
     finish = Epilogue(bias=bias is not None, activation=activation or "", scales=scales)
-    target = out
     if out is not None and any(map(partial(share_memory, out), (a, b))):
         raise MisfitError("out must not share memory with mat_a or mat_b, which are read meanwhile; give another one")
-    if out is None or not reaches(out):
-        target = a.new_empty((m, n), dtype=dtype)
-    assert target is not None
+    target = a.new_empty((m, n), dtype=dtype) if out is None or not reaches(out) else out
     if 0 in (m, n, k):
         target.copy_(reference(*given[:8]))
     else:

@@ -69,8 +69,8 @@ def scaled_grouped_mm(
     functional: Any = torch.nn.functional
     given = mat_a, mat_b, scale_a, scale_recipe_a, scale_b, scale_recipe_b, swizzle_a, swizzle_b
     more = output_dtype, contraction_dim, use_fast_accum
-    recipe, why = scaled.recipe_of(given, *more, promote)
-    if why is None and (recipe.scales == "tensor" or (mat_a.dim(), mat_b.dim()) != (2, 3)):
+    scales, promote, why = scaled.recipe_of(given, *more, promote)
+    if why is None and (scales[2] == "tensor" or (mat_a.dim(), mat_b.dim()) != (2, 3)):
         why = "mat_a and mat_b must be (rows, k) and (groups, k, n), scaled by row or by blocks; others are torch's"
     if why is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
@@ -78,10 +78,7 @@ def scaled_grouped_mm(
         return activated(functional.scaled_grouped_mm(*given, bias, offs, *more), activation)
     if not isinstance(offs, torch.Tensor):
         raise TypeError(f"offs must be an int32 tensor for a 2-D operand but is {shown(offs)}; give each group's end")
-    scales = recipe.scale_a, recipe.scale_b, recipe.scales
-    return torch.ops.hopper_gemm.scaled_grouped_mm(
-        mat_a, mat_b, *scales, offs, bias, activation, output_dtype, recipe.promote
-    )
+    return torch.ops.hopper_gemm.scaled_grouped_mm(mat_a, mat_b, *scales, offs, bias, activation, output_dtype, promote)
 
 
 def _check(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str, offs: Any, bias: Maybe, dtype: Any) -> None:

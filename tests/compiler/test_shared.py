@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hopper_gemm.compiler import shared
+from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore
 from hopper_gemm.model.config import GemmConfig
@@ -40,7 +40,7 @@ def test_a_kernel_is_loaded_from_its_shared_library_and_without_one_by_the_dsl(t
     report = compile_into(store, KERNEL)
     assert store.object_file(KERNEL).with_suffix(".so").is_file()
     assert loaded(store) == "False True"
-    monkeypatch.setattr(shared.shutil, "which", lambda name: None)
+    monkeypatch.setattr(loader.shutil, "which", lambda name: None)
     assert compile_into(without, KERNEL) == report
     assert not without.object_file(KERNEL).with_suffix(".so").is_file()
     assert loaded(without) == "True True"

@@ -12,8 +12,7 @@ import pytest
 
 from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import compile_into, load
-from hopper_gemm.compiler.shared import link
+from hopper_gemm.compiler.loader import compile_into, link, load
 from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
@@ -56,9 +55,9 @@ def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, mo
 def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypatch, tmp_path):
     monkeypatch.setattr(loader, "launcher_of", lambda path: path)
     KernelStore(tmp_path / "store").put(KERNEL, b"object", REPORT)
-    assert load(CONFIG, PROBLEM).launcher == tmp_path / "store" / f"{KERNEL.digest}.o"
+    assert load(CONFIG, PROBLEM).launcher == KernelStore(tmp_path / "store").object_file(KERNEL)
     monkeypatch.setattr(loader, "compile_into", lambda store, kernel: REPORT)
-    assert load(CONFIG, PROBLEM, tmp_path / "named").launcher == tmp_path / "named" / f"{KERNEL.digest}.o"
+    assert load(CONFIG, PROBLEM, tmp_path / "named").launcher == KernelStore(tmp_path / "named").object_file(KERNEL)
 
 
 def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):

@@ -36,8 +36,8 @@ PROBLEM = GemmProblem(4096, 4096, 4096)
 REPORT = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
 
 
-def digest(config: GemmConfig, problem: GemmProblem = PROBLEM) -> str:
-    return KernelId.of(config, problem).digest
+def digest(config: GemmConfig, problem: GemmProblem = PROBLEM, observer: str = "") -> str:
+    return KernelStore(ROOT).object_file(KernelId.of(config, problem, observer)).stem
 
 
 def test_launch_time_values_and_sizes_share_one_binary():
@@ -51,7 +51,7 @@ def test_whatever_shapes_the_code_changes_the_key(monkeypatch):
     base = digest(GemmConfig())
     changes = ({"stages": 3}, {"peek": False}, {"cluster_n": 2}, {"stagger": 0})
     others = [digest(config_of(change)) for change in changes]
-    others.append(KernelId.of(GemmConfig(), PROBLEM, METER).digest)
+    others.append(digest(GemmConfig(), observer=METER))
     others.append(digest(GemmConfig(), replace(PROBLEM, dtype="fp16")))
     monkeypatch.setattr("hopper_gemm.compiler.store.versions", lambda: {"torch": "0.0"})
     others.append(digest(GemmConfig()))
@@ -348,7 +348,8 @@ def test_many_writers_leave_one_whole_entry_and_readers_meet_nothing_else(tmp_pa
 
 def test_clearing_removes_every_entry_and_what_is_half_written_and_nothing_else(entry):
     store, kernel = entry
-    half, foreign = store.object_file(kernel).with_name(f".{kernel.digest}.o.7-9.part"), store.root / "notes.json"
+    file, foreign = store.object_file(kernel), store.root / "notes.json"
+    half = file.with_name(f".{file.name}.7-9.part")
     half.write_bytes(b"half")
     foreign.write_text("mine")
     size = sum(path.stat().st_size for path in store.root.iterdir() if path not in (foreign, store.root / LOCK))

@@ -58,7 +58,7 @@ def places(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(tuned, "results_root", lambda: tmp_path / "results")
     monkeypatch.setattr(lookup, "local_root", lambda: tmp_path / "local")
-    monkeypatch.setattr(lookup, "_named", None)
+    monkeypatch.setattr(lookup, "_named", (None, False, False))
     return found
 
 

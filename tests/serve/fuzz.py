@@ -303,7 +303,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the CPU be a Hopper GPU, and nothing be compiled or changed."""
     Launches(monkeypatch)
     monkeypatch.setattr(prebuild, "build", lambda kernels, store, workers, watch: None)
-    monkeypatch.setattr("hopper_gemm.model.lookup._named", None)
+    monkeypatch.setattr("hopper_gemm.model.lookup._named", (None, False, False))
 
 
 def fuzz(seeds: range) -> tuple[Counter[str], list[str]]:

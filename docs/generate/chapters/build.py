@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
-from hopper_gemm.compiler.shared import link
+from hopper_gemm.compiler.loader import link
 
 folder = Path(sys.argv[1])
 compiled = compile_kernel(pickle.loads((folder / "kernel.pickle").read_bytes()), "bf16")

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
@@ -35,8 +36,7 @@ WHOLE_MENU: tuple[MenuPart, ...] = (
     *((dtype, layouts) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
     *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in EPILOGUES),
 )
-"""Every part of the menu that a model of bf16 or fp16 calls: products however their operands lie, and layers, whose
-operands are contiguous along k, with what follows them."""
+"""Parts of the menu that a model of bf16 or fp16 calls: products in all layouts, and layers, along k, with a finish."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,11 @@ def prebuild(
     """
     if not isinstance(context, str) or context not in CONTEXTS:
         raise ValueError(f"context must be one of {', '.join(CONTEXTS)} but got {shown(context)}")
-    for name, value, classes in (
-        ("gpu", gpu, str | None),
-        ("chip", chip, Chip),
-        ("store", store, os.PathLike | None),
-        ("workers", workers, int | None),
-        ("watch", watch, Callable),
-    ):
-        if not isinstance(value, classes) or isinstance(value, bool):  # type: ignore[arg-type]
-            kind = getattr(classes, "__name__", classes)
+    classes: tuple[Any, ...] = str | None, Chip, os.PathLike | None, int | None, Callable
+    optional = {"gpu": gpu, "chip": chip, "store": store, "workers": workers, "watch": watch}
+    for (name, value), kind in zip(optional.items(), classes, strict=True):
+        if not isinstance(value, kind) or isinstance(value, bool):
+            kind = getattr(kind, "__name__", kind)
             raise TypeError(f"{name} must be a {kind} but is {shown(value)}; leave it out for the default")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be 1 or more but got {workers}")
@@ -123,7 +119,7 @@ def prebuild(
     parts = [(dtype, next(iter(finish), None)) for dtype, _, *finish in menu]
     for dtype, finish in (*((problem.dtype, finish or finish_of(problem)) for problem, finish in pairs), *parts):
         if dtype in FP8_DTYPES and not (finish and finish.scales):
-            raise ValueError(f"prebuild needs the scales of {dtype}; give it with hopper_gemm.Finish(scales='row')")
+            raise ValueError(f"prebuild needs the scales of {dtype}; give it with hopper_gemm.Epilogue(scales='row')")
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs
@@ -147,13 +143,10 @@ def build(
     workers: int | None = None,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
-    """Compile kernels, each given once, into a store that lacks them, and the extension for the store that ``matmul``
-    uses; arguments and errors as for :func:`prebuild`."""
+    """Compile kernels, each given once, into a store; arguments, errors and the extension as for :func:`prebuild`."""
     folder, extension = store or default_store(), store is None and extension_of(EXTENSION, build=True) is not None
     compiled = KernelStore(folder)
-    missing = [kernel for kernel in kernels if compiled.report(kernel) is None]
-    if store is None:
-        missing = [kernel for kernel in missing if shipped(kernel) is None]
+    missing = [kernel for kernel in kernels if compiled.report(kernel) is None and (store or shipped(kernel) is None)]
     if not missing:
         return Prebuilt(len(kernels), 0, extension=extension)
     compiled.prepare()

@@ -11,8 +11,7 @@ from statistics import median
 
 import torch
 
-from hopper_gemm.compiler.loader import LoadedKernel
-from hopper_gemm.compiler.padded import PaddedKernel, behind_padding
+from hopper_gemm.compiler.padded import behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
@@ -162,9 +161,6 @@ def _problems(what: torch.nn.Module | Problems, tokens: Sequence[int]) -> list[G
     ]
 
 
-# Timing ---------------------------------------------------------------------------------------
-
-
 def _operands(problem: GemmProblem) -> tuple[torch.Tensor, ...]:
     """Random matrices of a problem: a (m, k), b (n, k), out (m, n)."""
     types = {name: dtype for dtype, name in DTYPES.items()} | {"fp32": torch.float32}
@@ -183,16 +179,10 @@ def _fastest(problem: GemmProblem, configs: Sequence[Kernel], device: int, chip:
     operands = _operands(problem)
     launches = [lambda kernel=kernel: kernel(*operands) for kernel in (launch_torch, *kernels)]
     theirs, *ours = isolated_seconds(launches, ROUNDS, chip.l2_bytes)
-    best = min(range(len(ours)), key=lambda number: median(ours[number]))
-    return _entry(problem, kernels[best], theirs, ours[best], device)
-
-
-def _entry(
-    problem: GemmProblem, kernel: LoadedKernel | PaddedKernel, theirs: list[float], ours: list[float], device: int
-) -> TunedEntry:
-    """The entry of a kernel, by the seconds of torch.mm and of the kernel in each round."""
-    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, ours, strict=True))
-    middle, report, gpu = median(theirs), kernel.report, torch.cuda.get_device_properties(device)
+    kernel, times = min(zip(kernels, ours, strict=True), key=lambda timed: median(timed[1]))
+    speedups = sorted(torch_time / our_time for torch_time, our_time in zip(theirs, times, strict=True))
+    middle, gpu = median(theirs), torch.cuda.get_device_properties(device)
+    figures = {name: getattr(kernel.report, name) for name in ("registers", "wgmma", "instructions", "code")}
     half = round(0.98 * sqrt(len(speedups)))  # order statistics: 95 % for the median
     return TunedEntry(
         problem=problem,
@@ -202,10 +192,7 @@ def _entry(
         speedup_low=speedups[len(speedups) // 2 - half],
         speedup_high=speedups[(len(speedups) - 1) // 2 + half],
         noise=median(abs(seconds - middle) for seconds in theirs) / middle,
-        registers=report.registers,
-        wgmma=report.wgmma,
-        instructions=report.instructions,
-        code=report.code,
+        **figures,
         study=WARMUP,
         gpu=gpu.name,
         context="isolated",
@@ -216,12 +203,10 @@ def _entry(
 def isolated_seconds(launches: Sequence[Callable[[], object]], rounds: int, l2_bytes: int) -> list[list[float]]:
     """Seconds of every launch in each timed round, on the current stream of the current device, to rank picks.
 
-    The time between two events includes some microseconds beside the launch, the same for all, so that speedups of
-    short launches come out closer to 1. The study's timer (:mod:`hopper_gemm.tune.measure.timing`) is more exact.
-
     A round runs each launch once, odd rounds in reverse. Before each, a copy reads and writes twice the L2: operands
-    are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs.
-    """
+    are cold, another kernel runs between any two launches, and the host is ahead of the GPU while the copy runs. The
+    time between two events includes some microseconds beside the launch, the same for all, so that speedups of short
+    launches come out closer to 1; the study's timer is more exact."""
     source, target = (torch.zeros(2 * l2_bytes, dtype=torch.uint8, device="cuda") for _ in range(2))
     marks: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in launches]
     for number in range(UNTIMED + rounds):

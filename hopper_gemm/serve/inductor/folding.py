@@ -15,14 +15,7 @@ from typing import Any
 import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._inductor.pattern_matcher import (
-    Match,
-    PatternExpr,
-    PatternMatcherPass,
-    fwd_only,
-    fx_to_pattern,
-    register_graph_pattern,
-)
+from torch._inductor.pattern_matcher import Match, PatternMatcherPass, fwd_only, fx_to_pattern, register_graph_pattern
 from torch.fx import Graph, Node
 
 from hopper_gemm.model import hopper
@@ -47,8 +40,10 @@ class Folding(CustomGraphPass):
     def __init__(self) -> None:
         self.patterns = PatternMatcherPass()
         for name, dtype in product(ACTIVATIONS, (*DTYPES, torch.float32)):
+            z = torch.ones(8, 8, dtype=dtype, device="cpu")
+            pattern = fx_to_pattern(fwd_only(partial(activated, activation=name), [z]), argnames=("z",))
             check, fold = partial(_foldable, dtype), partial(_fold, name)
-            register_graph_pattern(_pattern(name, dtype), extra_check=check, pass_dict=self.patterns)(fold)
+            register_graph_pattern(pattern, extra_check=check, pass_dict=self.patterns)(fold)
 
     def __call__(self, graph: Graph) -> None:
         self.patterns.apply(graph)
@@ -83,15 +78,8 @@ def stop() -> None:
             setattr(config, slot, None)
 
 
-def _pattern(activation: str, dtype: torch.dtype) -> PatternExpr:
-    """What Inductor makes of an activation."""
-    z = torch.ones(8, 8, dtype=dtype, device="cpu")
-    return fx_to_pattern(fwd_only(lambda z: activated(z, activation), [z]), argnames=("z",))
-
-
 def _product(z: Node, readers: Collection[Node]) -> Node | None:
-    """Our operator whose result an activation reads, as it is or viewed in another shape; None if it is another's, or
-    if anything beside the activation reads it."""
+    """Our operator whose result, or a view of it, an activation alone reads; None if there is none."""
     node = z.args[0] if z.target in VIEWS else z
     if not isinstance(node, Node) or node.target not in (mm, linear_op):
         return None
@@ -105,8 +93,7 @@ def _call(node: Node) -> Any:
 
 
 def _foldable(dtype: torch.dtype, match: Match) -> bool:
-    """Return True if what an activation reads is a product of a type that our kernel gives, and can finish in the same
-    launch."""
+    """Return True if what an activation reads is a product of this type, and the kernel can finish it."""
     node = _product(match.kwargs["z"], match.nodes)
     if node is None or node.meta["val"].dtype != dtype:
         return False

@@ -32,8 +32,7 @@ def hopper_gemm_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 def hopper_gemm_addmm(
     input: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    """``torch.addmm`` by our operators: a bias, and no factor, in the epilogue; else what is added is added to the
-    rounded product."""
+    """``torch.addmm`` by our operators: a bias, and no factor, in the epilogue; else added to the rounded product."""
     m, n = mat1.shape[0], mat2.shape[1]
     if alpha == beta == 1 and input.dtype == mat1.dtype:
         if input.dim() == 1 and input.shape[0] == n:
@@ -44,11 +43,7 @@ def hopper_gemm_addmm(
 
 
 def offer() -> None:
-    """Offer our products, from the next compilation on.
-
-    Raises:
-        RuntimeError: this torch has no such interface.
-    """
+    """Offer our products, from the next compilation on; a RuntimeError where this torch has no such interface."""
     try:
         from torch._inductor import config
         from torch._inductor.select_algorithm import add_feedback_saver  # noqa: F401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MODULE = "torch.distributed.tensor"
@@ -42,17 +43,14 @@ def register(operators: dict[str, Any], arguments: dict[str, tuple[str, ...]], c
     schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     columns = {"a": 1, "b": 2, "bias": 3, "residual": 4}  # of a row of placements; 0 is the output
 
-    def rule(name: str) -> Callable[..., list[tuple[list[Any], list[Any]]]]:
-        def sharding(*given: Any) -> list[tuple[list[Any], list[Any]]]:
-            fields = list(zip(arguments[name], given, strict=False))
-            numbers = [columns.get(field) if value is not None else None for field, value in fields]
-            rows = placements(name, call_of(name, *given))
-            return [([row[0]], [None if number is None else row[number] for number in numbers]) for row in rows]
-
-        return sharding
+    def sharding(name: str, *given: Any) -> list[tuple[list[Any], list[Any]]]:
+        fields = list(zip(arguments[name], given, strict=False))
+        numbers = [columns.get(field) if value is not None else None for field, value in fields]
+        rows = placements(name, call_of(name, *given))
+        return [([row[0]], [None if number is None else row[number] for number in numbers]) for row in rows]
 
     for name, operator in operators.items():
         if operator not in schemas:
-            register_sharding(operator)(rule(name))
+            register_sharding(operator)(partial(sharding, name))
             # register_sharding has the cache look at integers alone, and not at an activation
             schemas[operator] = RuntimeSchemaInfo(STATIC, needs_pytree=True)
