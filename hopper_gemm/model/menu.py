@@ -219,30 +219,32 @@ class Offers:
     """
 
     def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip) -> None:
-        self._ways, self._bounds = ways, LowerBounds([way for _, way in ways], chip)
-        self._fixed = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
-        self._settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
-        rows: dict[Kernel, dict[str, list[int]]] = {}
-        for row, (_, way) in enumerate(ways):
-            if way.parts_at_launch:
-                rows.setdefault(way.compiled(), {}).setdefault(way.part_order, []).append(row)
-        self._parts = PartsAtLaunch(list(rows), chip)
-        self._apart = [of["tile"] for of in rows.values()]
-        self._at_once = [
-            of["part"] if binary.cluster_size == 1 else of["tile"] + of["part"] for binary, of in rows.items()
-        ]
-        """Ways to consider where the parts of all tiles run at once. Single CTAs then take the first parts of all tiles
-        first: those side by side share operands."""
+        self._numbers, self._fixed = [number for number, _ in ways], [Fixed(way) for _, way in ways]
+        self._bounds = LowerBounds(self._fixed, chip)
+        self._with_parts = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
+        settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
+        self._settled = np.array(settled, dtype=int).reshape(-1, 2).T
+        at_launch = [row for row, (_, way) in enumerate(ways) if way.parts_at_launch]
+        self._at_launch = np.array(at_launch, dtype=int)
+        self._parts = PartsAtLaunch([ways[row][1] for row in at_launch], chip)
+        by_part = np.array([ways[row][1].part_order == "part" for row in at_launch], dtype=bool)
+        single = np.array([ways[row][1].cluster_size == 1 for row in at_launch], dtype=bool)
+        self._fits = np.array([~by_part, by_part | ~single])
+        """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take
+        the first parts of all tiles first: those side by side share operands."""
 
     def by_bound(self, problem: GemmProblem) -> Iterator[tuple[float, int, Fixed]]:
         """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None
         whose parts wait for a later wave."""
-        pairs = [*self._settled]
-        for number, parts, at_once in zip(*(values.tolist() for values in self._parts(problem)), strict=True):
-            pairs += [(row, parts) for row in (self._at_once if at_once else self._apart)[number]]
-        bounds = self._bounds(problem, *zip(*pairs, strict=True))
+        numbers, counts, at_once = self._parts(problem)
+        fits = self._fits[at_once.astype(int), numbers]
+        rows = np.concatenate((self._settled[0], self._at_launch[numbers[fits]]))
+        parts = np.concatenate((self._settled[1], counts[fits].astype(int)))
+        bounds = self._bounds(problem, rows, parts)
         for at in np.argsort(bounds, kind="stable").tolist():
-            yield float(bounds[at]), self._ways[pairs[at][0]][0], self._fixed(*pairs[at])
+            row, count = int(rows[at]), int(parts[at])
+            fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
+            yield float(bounds[at]), self._numbers[row], fixed
 
 
 @cache

@@ -49,7 +49,7 @@ from hopper_gemm.model.roofline import (
     clusters_launched,
     l2_bytes_per_stage,
     output_sides,
-    tile_order,
+    tile_at,
     tile_sides,
 )
 
@@ -256,7 +256,7 @@ class Fixed:
         self.kernel, self.constants = kernel, constants
         self.size, self.items, self.ctas = kernel.cluster_size, kernel.work_items, _ctas_per_sm(kernel)
         self.product, self.math = _math(kernel, constants)
-        self.epilogue, self.entry = _epilogue(kernel, constants), _entry(kernel, constants)
+        self.epilogue, self.entry = _epilogue(kernel, constants), entry(kernel, constants)
         self.early = kernel.persistent and kernel.specialised and kernel.staging == "own"
         """True if the next tile's loads run during the epilogue."""
         self.stage = ELEMENT_BYTES * kernel.tile_k
@@ -364,13 +364,13 @@ def _torn(fixed: Fixed, problem: GemmProblem) -> float:
     return shred if kernel.stores == "tma" and fixed.box * problem.out_bytes % SECTOR_BYTES else 0.0
 
 
-def _entry(kernel: Kernel, constants: ModelConstants) -> float:
+def entry(kernel: Kernel, constants: ModelConstants) -> float:
     """Clocks of a launch beside its rounds, its first load excluded."""
     size = kernel.cluster_size
     hidden = (constants.alone if size == 1 else constants.paired) if kernel.pdl else 0.0
-    entry = constants.launch + (constants.cluster if size > 1 else 0.0)
+    launch = constants.launch + (constants.cluster if size > 1 else 0.0)
     tail = constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
-    return entry * (1 - hidden) + constants.latency + tail
+    return launch * (1 - hidden) + constants.latency + tail
 
 
 def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
@@ -471,13 +471,12 @@ def _repeated(
         parts, by_part: split-K parts of a tile that are work items; True if all tiles of a part come first.
         size: CTAs of a cluster.
     """
-    (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
+    tiles, stride = sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
-    order = tile_order(*sides, raster, swizzle, serpentine, items.stop)
     read: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
     for item in items:
         part, tile = divmod(item, tiles) if by_part else (item % parts, item // parts)
-        for panels, at in zip(read, order[tile], strict=True):
+        for panels, at in zip(read, tile_at(tile, *sides, *walk), strict=True):
             panels.add((part, at))
     return tuple(1 - len(panels) / len(items) for panels in read)
 
