@@ -3,8 +3,9 @@ hundreds of them, so that they are computed together, in arrays."""
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
 
 import numpy as np
 
@@ -14,50 +15,19 @@ from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
+PAIRS = ("tile", "reach", "cluster", "row", "asked", "asked_astray", "passed")
+"""Values of the output's rows and columns, and so of A and B, whichever of them a kernel has as its own A."""
 
-class _Values(NamedTuple):
-    """What the bounds read of each kernel: its fields, and parts of its prediction. The first ones are pairs: of the
-    output's rows and columns, and so of A and of B, whichever of them the kernel has as its own A."""
-
-    tile: np.ndarray
-    reach: np.ndarray
-    cluster: np.ndarray
-    row: np.ndarray
-    boxes: np.ndarray
-    stage: np.ndarray
-    tile_k: np.ndarray
-    unit: np.ndarray
-    swath: np.ndarray
-    area: np.ndarray
-    down: np.ndarray
-    size: np.ndarray
-    neighbours: np.ndarray
-    read: np.ndarray
-    moves_back: np.ndarray
-    pingpong: np.ndarray
-    dynamic: np.ndarray
-    in_order: np.ndarray
-    at_once: np.ndarray
-    ctas: np.ndarray
-    product: np.ndarray
-    math: np.ndarray
-    promoted: np.ndarray
-    wait: np.ndarray
-    depth: np.ndarray
-    rate_along_k: np.ndarray
-    rate_across: np.ndarray
-    early: np.ndarray
-    entry: np.ndarray
-    entry_behind: np.ndarray
-    epilogue: np.ndarray
-    scattered: np.ndarray
-    chunks: np.ndarray
-    box: np.ndarray
-    by_tma: np.ndarray
-
-
-PAIRS = 5
-"""Fields of :class:`_Values` that are pairs."""
+_Values = namedtuple(
+    "_Values",
+    (
+        *PAIRS,
+        *("tile_k", "unit", "swath", "area", "down", "share", "neighbours", "shared", "asked_beyond", "passed_beyond"),
+        *("read", "outside", "moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "slots"),
+        *("product", "math", "promoted", "drained", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered"),
+        *("torn",),
+    ),
+)
 
 
 class LowerBounds:
@@ -71,8 +41,9 @@ class LowerBounds:
     """
 
     def __init__(self, kernels: Sequence[Fixed], chip: Chip = SXM) -> None:
-        self._chip = chip
-        self._table = np.array([_values(fixed, chip) for fixed in kernels], dtype=float).T
+        self._chip, columns = chip, [_columns(fixed, chip) for fixed in kernels]
+        self._columns = {name: np.array([of[name] for of in columns], dtype=float).T for name in columns[0]}
+        self._tables = cache(self._table)
 
     def __call__(self, problem: GemmProblem, rows: Sequence[int], parts: Sequence[int]) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
@@ -82,94 +53,125 @@ class LowerBounds:
             rows: numbers of the kernels.
             parts: split-K parts of each.
         """
-        chip, constants, padded, promote = self._chip, FITTED, bool(problem.padded), problem.promote
-        problem = problem.in_words
-        values, split = self._table.take(rows, 1), np.asarray(parts, dtype=float)
-        of = _Values(*values[: 2 * PAIRS].reshape(PAIRS, 2, -1), *values[2 * PAIRS :])
+        chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
+        problem, split = problem.in_words, np.asarray(parts, dtype=float)
+        torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
+        table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
+        of = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
         sides = np.array([[problem.m], [problem.n]], dtype=float)  # integers of 64 bits would end below some sizes
-        counts, items = np.ceil(sides / of.reach), np.where(of.scattered > 0, split, 1.0)
+        counts, items = np.ceil(sides / of.reach), np.maximum(1.0, split * of.apart)
         tiles = counts[0] * counts[1]
-        clusters, slots = tiles * items, of.at_once * of.ctas
-        whole = np.floor(slots / items) * items
-        resident = np.minimum(np.where((of.in_order > 0) & (whole > 0), whole, slots), clusters)
+        clusters, whole = tiles * items, np.floor(of.slots / items) * items
+        resident = np.minimum(np.where(of.in_order * whole, whole, of.slots), clusters)
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
-        math = of.math
-        if promote:
-            math = math + (of.promoted > 0) * constants.drain + of.promoted / promote
-        along_k = np.array([[axis == "k"] for axis in problem.layouts])
-        off = np.array([[lines * constants.off_lines + sectors * constants.off_sectors]
-                        for lines, sectors in predict.astray(problem)]) * SXM.memory_rate / chip.memory_rate  # fmt: skip
-        rate, more = np.where(along_k, of.rate_along_k, of.rate_across), np.where(along_k, 0.0, of.boxes)
-        taken = of.row * np.minimum(of.tile, sides)
-        beyond, slow = (of.row * of.tile - taken) * constants.beyond, taken * off
-        requested = (taken + beyond) * (1 + constants.narrow * more) / rate + slow * (1 + constants.straddle * more)
-        passed, shared = beyond / rate + slow, taken / rate
-        passed = passed[0] + passed[1] + 2 * np.sqrt(shared[0] * shared[1] / np.minimum(of.neighbours, clusters))
-
-        along, across = np.where(of.down > 0, sides, sides[::-1])
+        math = of.math + of.drained + of.promoted / promote if promote else of.math
+        off = [[lines * constants.off_lines + sectors * constants.off_sectors]
+               for lines, sectors in predict.astray(problem)]  # fmt: skip
+        off, taken = np.array(off) * (SXM.memory_rate / chip.memory_rate), of.row * np.minimum(of.tile, sides)
+        asked, passed = taken * (of.asked + off * of.asked_astray), taken * (of.passed + off / constants.l2_share)
+        together = np.sqrt(of.shared * taken[0] * taken[1] / np.minimum(of.neighbours, clusters))
+        along, across = np.where(of.down, sides, sides[::-1])
         swath = np.minimum(of.swath, np.ceil(across / of.unit) * of.unit)
         patch = np.minimum(resident / items * of.area / swath, along) + np.minimum(swath, across)
         past = counts * of.reach - sides
         if problem.k >= MOVED_FROM:
-            past = np.where(of.moves_back > 0, counts * of.cluster * np.maximum(0, of.tile - sides), past)
-        outside = (past[0] * counts[1] + past[1] * counts[0]) * of.stage / hopper.L2_LINE_BYTES
-        load = (requested[0] + requested[1]) / constants.l2_bytes + constants.stage + of.read * split * patch
-        load = load + constants.outside * outside * np.minimum(1.0, resident / tiles)
-        l2 = passed / constants.l2_share * np.minimum(1.0, resident * of.size / chip.sms)
-        ring = (math + of.wait + load) / of.depth
+            past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
+        outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
+        load = asked[0] + asked[1] + of.asked_beyond + of.read * split * patch + outside
+        l2 = (passed[0] + passed[1] + of.passed_beyond + together) * np.minimum(1.0, resident * of.share)
         ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
-        load = load * ctas
+        ring, load = (math + of.wait + load) / of.depth, load * ctas
         work = _norm(constants.sharpness, math * ctas, load, l2 * ctas, ring) * steps
 
-        own = np.ceil(of.chunks / split) / of.chunks
-        epilogue = of.epilogue + of.scattered * (1 / constants.scatter + split * own / constants.gather)
-        rounds = np.ceil(clusters / resident)
-        other = np.maximum(work, (work + epilogue) / 2) + constants.turn
-        idle = epilogue + np.where(of.early > 0, 0.0, constants.latency + load)
-        total = np.where(of.pingpong > 0, rounds * other + epilogue, rounds * (work + idle))
-        saved = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-        total = np.where(of.dynamic > 0, saved, total) + (of.entry_behind if padded else of.entry) + load
-
-        stages = clusters * of.size * steps / (chip.sms * total)
+        epilogue = of.epilogue + of.gathered * split * np.ceil(of.chunks / split)
+        rounds, behind = np.ceil(clusters / resident), work + epilogue
+        each = np.where(
+            of.pingpong,
+            np.maximum(work, behind / 2) + constants.turn,
+            behind + of.late * (constants.latency + load),
+        )
+        total = rounds * each + of.pingpong * epilogue
+        total = total - of.balance * (total - total / rounds) + of.entry + load
+        stages = clusters * of.share * steps / total
         moving = np.minimum(1.0, stages * (taken[0] + taken[1]) / predict.L2_PORT_BYTES)
         busy = np.minimum(1.0, stages * of.product) + constants.heat * moving
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
-        torn = 32 * constants.shred / np.minimum(of.box, hopper.L2_LINE_BYTES // problem.out_bytes)
-        if problem.n * problem.out_bytes % predict.SECTOR_BYTES:
-            torn = 128 * constants.torn / of.reach[1] + torn
-        else:
-            torn = np.where((of.by_tma > 0) & (of.box * problem.out_bytes % predict.SECTOR_BYTES > 0), torn, 0.0)
-        moved = problem.bytes + torn * problem.out_bytes * problem.m * problem.n
+        moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
         return _norm(constants.sharpness, total / clock, least)
 
+    def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> np.ndarray:
+        """Values of all kernels in the order of :class:`_Values`, for the layouts, the output and the reach of a
+        problem. A load is linear in the bytes of A and of B that are taken: those in narrow boxes, off lines of the L2
+        and outside the matrices count by what they cost."""
+        of, constants = dict(self._columns), FITTED
+        along_k = np.array([[axis == "k"] for axis in layouts])
+        rate = np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across"))
+        more, held = np.where(along_k, 0.0, of.pop("boxes")), of["row"] * of["tile"] * constants.beyond
+        asked = (1 + constants.narrow * more) / rate / constants.l2_bytes
+        passed, box = 1 / rate / constants.l2_share, of.pop("box")
+        shred = 32 * constants.shred / np.minimum(box, hopper.L2_LINE_BYTES // out_bytes)
+        uneven = of.pop("by_tma") * (box * out_bytes % predict.SECTOR_BYTES > 0)
+        entries = of.pop("entry"), of.pop("entry_behind")
+        values = of | {
+            "asked": asked * (1 - constants.beyond),
+            "asked_beyond": (held * asked).sum(0) + constants.stage,
+            "asked_astray": (1 + constants.straddle * more) / constants.l2_bytes,
+            "passed": -constants.beyond * passed,
+            "passed_beyond": (held * passed).sum(0),
+            "shared": 4 * passed[0] * passed[1],
+            "torn": 128 * constants.torn / of["reach"][1] + shred if torn else shred * uneven,
+            "entry": entries[padded],
+        }
+        return np.concatenate([np.atleast_2d(values[name]) for name in _Values._fields])
 
-def _values(fixed: Fixed, chip: Chip) -> tuple[float, ...]:
-    """Return the values of a kernel in the order of :class:`_Values`."""
+
+def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
+    """What the bounds read of a kernel, whatever the problem."""
     constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
     tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
-    reach, boxes = (tile[0] * cluster[0], tile[1] * cluster[1]), fixed.extra_boxes
-    row, by_rows = (fixed.stage / cluster[1], fixed.stage / cluster[0]), kernel.raster == "m"
-    straight = 1.0 if kernel.serpentine else 1.0 + constants.straight
-    pairs = [pair[::-1] if kernel.swap_ab else pair for pair in (tile, reach, cluster, row, boxes)]
-    return (
-        *(value for pair in pairs for value in pair),
-        *(fixed.stage, kernel.tile_k, reach[by_rows], kernel.swizzle * reach[by_rows], reach[0] * reach[1]),
-        *(by_rows != kernel.swap_ab, cluster[0] * cluster[1], max(1, predict.NEIGHBOURS // fixed.size)),
-        constants.dram_share * fixed.stage * straight * (predict.BURST_HZ / chip.memory_rate),
-        *(kernel.may_move_back, kernel.schedule == "pingpong", kernel.scheduler == "dynamic"),
-        *(apart and kernel.scheduler == "static" and kernel.part_order == "tile",),
-        *(clusters_at_once(fixed.size, chip), fixed.ctas, fixed.product, fixed.math),
-        2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,
-        constants.latency + (constants.away if fixed.size > 1 else 0.0),
-        max(1, kernel.stages - kernel.stagger),
-        *(fixed.rates[True], fixed.rates[False], fixed.early, fixed.entry),
-        predict.entry(kernel.but(pdl=True), constants),  # behind the launch that pads operands
-        fixed.epilogue - (predict.through_memory(kernel, constants) if apart else 0.0),
-        4.0 * kernel.tile_m * kernel.tile_n if apart else 0.0,
-        *(kernel.chunks, fixed.box, kernel.stores == "tma"),
-    )
+    reach, by_rows = (tile[0] * cluster[0], tile[1] * cluster[1]), kernel.raster == "m"
+    row, straight = (fixed.stage / cluster[1], fixed.stage / cluster[0]), 0.0 if kernel.serpentine else 1.0
+    pairs = {"tile": tile, "reach": reach, "cluster": cluster, "row": row, "boxes": fixed.extra_boxes}
+    at_once, dynamic, scattered = clusters_at_once(fixed.size, chip), kernel.scheduler == "dynamic", 4.0 * tile[0] * tile[1]
+    counted = constants.counted if dynamic else 0.0
+    through = predict.through_memory(kernel, constants) - scattered / constants.scatter
+    return {name: pair[::-1] if kernel.swap_ab else pair for name, pair in pairs.items()} | {
+        "tile_k": kernel.tile_k,
+        "unit": reach[by_rows],
+        "swath": kernel.swizzle * reach[by_rows],
+        "area": reach[0] * reach[1],
+        "down": by_rows != kernel.swap_ab,
+        "share": fixed.size / chip.sms,
+        "neighbours": max(1, predict.NEIGHBOURS // fixed.size),
+        "read": constants.dram_share * fixed.stage * (1 + constants.straight * straight) * predict.BURST_HZ / chip.memory_rate,
+        "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
+        "moves_back": kernel.may_move_back,
+        "pingpong": kernel.schedule == "pingpong",
+        "balance": constants.balance if dynamic else 0.0,
+        "apart": apart,
+        "in_order": apart and not dynamic and kernel.part_order == "tile",
+        "at_once": at_once,
+        "ctas": fixed.ctas,
+        "slots": at_once * fixed.ctas,
+        "product": fixed.product,
+        "math": fixed.math,
+        "promoted": 2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,
+        "drained": constants.drain if kernel.readers == 1 else 0.0,
+        "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
+        "depth": max(1, kernel.stages - kernel.stagger),
+        "rate_along_k": fixed.rates[True],
+        "rate_across": fixed.rates[False],
+        "late": not fixed.early,
+        "entry": fixed.entry + counted,
+        "entry_behind": predict.entry(kernel.but(pdl=True), constants) + counted,  # after the launch that pads operands
+        "epilogue": fixed.epilogue - (through if apart else 0.0),
+        "chunks": kernel.chunks,
+        "gathered": scattered / (kernel.chunks * constants.gather) if apart else 0.0,
+        "box": fixed.box,
+        "by_tma": kernel.stores == "tma",
+    }
 
 
 def _norm(sharpness: float, *limits: np.ndarray) -> np.ndarray:
