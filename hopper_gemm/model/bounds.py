@@ -15,15 +15,15 @@ from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
-PAIRS = ("tile", "reach", "cluster", "row", "asked", "asked_astray", "passed")
-"""Values of the output's rows and columns, and so of A and B, whichever of them a kernel has as its own A."""
+PAIRS = ("tile", "reach", "cluster", "row", "asked", "asked_astray", "passed", "share")
+"""Values of two sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
 
 _Values = namedtuple(
     "_Values",
     (
         *PAIRS,
-        *("tile_k", "unit", "swath", "area", "down", "share", "neighbours", "shared", "asked_beyond", "passed_beyond"),
-        *("read", "outside", "moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "slots"),
+        *("tile_k", "down", "swizzle", "turn", "near", "columns", "asked_beyond", "passed_beyond", "read", "outside"),
+        *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "slots", "busy"),
         *("product", "math", "promoted", "drained", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered"),
         *("torn",),
     ),
@@ -32,8 +32,7 @@ _Values = namedtuple(
 
 class LowerBounds:
     """Bounds that are never above the seconds of :func:`hopper_gemm.model.predict.predict`, and mostly equal to them.
-    What neighbours read counts as if they stood in squares, which share most, a finish takes no time, and CTAs do not
-    drift.
+    What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
 
     Args:
         kernels: without stream-K, each with the part of its prediction that depends on it alone.
@@ -58,7 +57,11 @@ class LowerBounds:
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
         table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
         of = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
-        sides = np.array([[problem.m], [problem.n]], dtype=float)  # integers of 64 bits would end below some sizes
+        off = [
+            lines * constants.off_lines + sectors * constants.off_sectors for lines, sectors in predict.astray(problem)
+        ]
+        ends = np.array([[problem.m], [problem.n], *([share] for share in off)], dtype=float)  # integers would overflow
+        sides, off = np.where(of.down, ends.reshape(2, 2, 1), ends.reshape(2, 2, 1)[:, ::-1])
         counts, items = np.ceil(sides / of.reach), np.maximum(1.0, split * of.apart)
         tiles = counts[0] * counts[1]
         clusters, whole = tiles * items, np.floor(of.slots / items) * items
@@ -66,21 +69,22 @@ class LowerBounds:
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
         math = of.math + of.drained + of.promoted / promote if promote else of.math
-        off = [[lines * constants.off_lines + sectors * constants.off_sectors]
-               for lines, sectors in predict.astray(problem)]  # fmt: skip
-        off, taken = np.array(off) * (SXM.memory_rate / chip.memory_rate), of.row * np.minimum(of.tile, sides)
+        taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
+        off = off * (SXM.memory_rate / chip.memory_rate)
         asked, passed = taken * (of.asked + off * of.asked_astray), taken * (of.passed + off / constants.l2_share)
-        together = np.sqrt(of.shared * taken[0] * taken[1] / np.minimum(of.neighbours, clusters))
-        along, across = np.where(of.down, sides, sides[::-1])
-        swath = np.minimum(of.swath, np.ceil(across / of.unit) * of.unit)
-        patch = np.minimum(resident / items * of.area / swath, along) + np.minimum(swath, across)
+        near = np.minimum(tiles, np.ceil(of.near / np.maximum(1.0, split * of.in_order)))
+        in_row = np.minimum(near, np.ceil(wide / of.turn) * np.ceil(of.turn * near / (counts[0] * wide)))
+        in_column = np.minimum(counts[0], np.ceil(near / np.maximum(1.0, wide * of.columns)))
+        shared = taken * of.share
+        passed = passed[0] + passed[1] + of.passed_beyond + shared[0] / in_row + shared[1] / in_column
+        swath = wide * of.reach[1]
+        patch = np.minimum(resident / items * of.reach[0] * of.reach[1] / swath, sides[0]) + np.minimum(swath, sides[1])
         past = counts * of.reach - sides
         if problem.k >= MOVED_FROM:
             past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
         outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
         load = asked[0] + asked[1] + of.asked_beyond + of.read * split * patch + outside
-        l2 = (passed[0] + passed[1] + of.passed_beyond + together) * np.minimum(1.0, resident * of.share)
-        ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
+        l2, ctas = passed * np.minimum(1.0, resident * of.busy), np.minimum(of.ctas, np.ceil(clusters / of.at_once))
         ring, load = (math + of.wait + load) / of.depth, load * ctas
         work = _norm(constants.sharpness, math * ctas, load, l2 * ctas, ring) * steps
 
@@ -93,7 +97,7 @@ class LowerBounds:
         )
         total = rounds * each + of.pingpong * epilogue
         total = total - of.balance * (total - total / rounds) + of.entry + load
-        stages = clusters * of.share * steps / total
+        stages = clusters * of.busy * steps / total
         moving = np.minimum(1.0, stages * (taken[0] + taken[1]) / predict.L2_PORT_BYTES)
         busy = np.minimum(1.0, stages * of.product) + constants.heat * moving
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
@@ -105,24 +109,24 @@ class LowerBounds:
         """Values of all kernels in the order of :class:`_Values`, for the layouts, the output and the reach of a
         problem. A load is linear in the bytes of A and of B that are taken: those in narrow boxes, off lines of the L2
         and outside the matrices count by what they cost."""
-        of, constants = dict(self._columns), FITTED
-        along_k = np.array([[axis == "k"] for axis in layouts])
-        rate = np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across"))
-        more, held = np.where(along_k, 0.0, of.pop("boxes")), of["row"] * of["tile"] * constants.beyond
+        of, constants = self._columns, FITTED
+        ends = np.array([[axis == "k"] for axis in layouts])
+        along_k = np.where(of["down"], ends, ends[::-1])
+        rate, more = np.where(along_k, of["rate_along_k"], of["rate_across"]), np.where(along_k, 0.0, of["boxes"])
         asked = (1 + constants.narrow * more) / rate / constants.l2_bytes
-        passed, box = 1 / rate / constants.l2_share, of.pop("box")
-        shred = 32 * constants.shred / np.minimum(box, hopper.L2_LINE_BYTES // out_bytes)
-        uneven = of.pop("by_tma") * (box * out_bytes % predict.SECTOR_BYTES > 0)
-        entries = of.pop("entry"), of.pop("entry_behind")
+        passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
+        shred = 32 * constants.shred / np.minimum(of["box"], hopper.L2_LINE_BYTES // out_bytes)
+        uneven = of["by_tma"] * (of["box"] * out_bytes % predict.SECTOR_BYTES > 0)
+        across = np.where(of["down"], *of["reach"][::-1])
         values = of | {
             "asked": asked * (1 - constants.beyond),
             "asked_beyond": (held * asked).sum(0) + constants.stage,
             "asked_astray": (1 + constants.straddle * more) / constants.l2_bytes,
             "passed": -constants.beyond * passed,
             "passed_beyond": (held * passed).sum(0),
-            "shared": 4 * passed[0] * passed[1],
-            "torn": 128 * constants.torn / of["reach"][1] + shred if torn else shred * uneven,
-            "entry": entries[padded],
+            "share": passed,
+            "torn": 128 * constants.torn / across + shred if torn else shred * uneven,
+            "entry": of["entry_behind" if padded else "entry"],
         }
         return np.concatenate([np.atleast_2d(values[name]) for name in _Values._fields])
 
@@ -131,30 +135,37 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
     """What the bounds read of a kernel, whatever the problem."""
     constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
     tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
-    reach, by_rows = (tile[0] * cluster[0], tile[1] * cluster[1]), kernel.raster == "m"
-    row, straight = (fixed.stage / cluster[1], fixed.stage / cluster[0]), 0.0 if kernel.serpentine else 1.0
-    pairs = {"tile": tile, "reach": reach, "cluster": cluster, "row": row, "boxes": fixed.extra_boxes}
-    at_once, dynamic, scattered = clusters_at_once(fixed.size, chip), kernel.scheduler == "dynamic", 4.0 * tile[0] * tile[1]
-    counted = constants.counted if dynamic else 0.0
+    pairs = {
+        "tile": tile,
+        "reach": (tile[0] * cluster[0], tile[1] * cluster[1]),
+        "cluster": cluster,
+        "row": (fixed.stage / cluster[1], fixed.stage / cluster[0]),
+        "boxes": fixed.extra_boxes,
+    }
+    at_once, dynamic = clusters_at_once(fixed.size, chip), kernel.scheduler == "dynamic"
+    abreast, turns = apart and kernel.part_order == "tile", 1 if fixed.size == 1 else predict.TURNS
+    near = max(1, predict.NEIGHBOURS // fixed.size)  # of the parts of tiles abreast, as many tiles as these span
+    counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
     through = predict.through_memory(kernel, constants) - scattered / constants.scatter
-    return {name: pair[::-1] if kernel.swap_ab else pair for name, pair in pairs.items()} | {
+    read = constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate
+    return {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()} | {
         "tile_k": kernel.tile_k,
-        "unit": reach[by_rows],
-        "swath": kernel.swizzle * reach[by_rows],
-        "area": reach[0] * reach[1],
-        "down": by_rows != kernel.swap_ab,
-        "share": fixed.size / chip.sms,
-        "neighbours": max(1, predict.NEIGHBOURS // fixed.size),
-        "read": constants.dram_share * fixed.stage * (1 + constants.straight * straight) * predict.BURST_HZ / chip.memory_rate,
+        "down": (kernel.raster == "m") != kernel.swap_ab,
+        "swizzle": kernel.swizzle,
+        "turn": 1 if abreast else turns,
+        "near": near * turns if abreast else near,
+        "columns": fixed.size == 1,
+        "read": read if kernel.serpentine else read * (1 + constants.straight),
         "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
         "moves_back": kernel.may_move_back,
         "pingpong": kernel.schedule == "pingpong",
         "balance": constants.balance if dynamic else 0.0,
         "apart": apart,
-        "in_order": apart and not dynamic and kernel.part_order == "tile",
+        "in_order": abreast and not dynamic,
         "at_once": at_once,
         "ctas": fixed.ctas,
         "slots": at_once * fixed.ctas,
+        "busy": fixed.size / chip.sms,
         "product": fixed.product,
         "math": fixed.math,
         "promoted": 2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,

@@ -224,12 +224,13 @@ class Offers:
         self._with_parts = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
         settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
         self._settled = np.array(settled, dtype=int).reshape(-1, 2).T
-        at_launch = [row for row, (_, way) in enumerate(ways) if way.parts_at_launch]
-        self._at_launch = np.array(at_launch, dtype=int)
-        self._parts = PartsAtLaunch([ways[row][1] for row in at_launch], chip)
-        by_part = np.array([ways[row][1].part_order == "part" for row in at_launch], dtype=bool)
-        single = np.array([ways[row][1].cluster_size == 1 for row in at_launch], dtype=bool)
-        self._fits = np.array([~by_part, by_part | ~single])
+        cut = [(row, way) for row, (_, way) in enumerate(ways) if way.parts_at_launch]
+        self._cut, self._parts = (
+            np.array([row for row, _ in cut], dtype=int),
+            PartsAtLaunch([way for _, way in cut], chip),
+        )
+        by_part = np.array([way.part_order == "part" for _, way in cut], dtype=bool)
+        self._in_order = ~by_part, by_part | np.array([way.cluster_size > 1 for _, way in cut], dtype=bool)
         """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take
         the first parts of all tiles first: those side by side share operands."""
 
@@ -237,11 +238,12 @@ class Offers:
         """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None
         whose parts wait for a later wave."""
         numbers, counts, at_once = self._parts(problem)
-        fits = self._fits[at_once.astype(int), numbers]
-        rows = np.concatenate((self._settled[0], self._at_launch[numbers[fits]]))
-        parts = np.concatenate((self._settled[1], counts[fits].astype(int)))
+        apart, together = self._in_order
+        considered = np.where(at_once, together[numbers], apart[numbers])
+        rows = np.concatenate((self._settled[0], self._cut[numbers[considered]]))
+        parts = np.concatenate((self._settled[1], counts[considered]))
         bounds = self._bounds(problem, rows, parts)
-        for at in np.argsort(bounds, kind="stable").tolist():
+        for at in bounds.argsort(kind="stable"):
             row, count = int(rows[at]), int(parts[at])
             fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
             yield float(bounds[at]), self._numbers[row], fixed

@@ -419,7 +419,8 @@ def _requested(
     """
     kernel, constants = fixed.kernel, fixed.constants
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
-    again = _repeated(sides, walk, fixed.items, by_part, fixed.size)
+    near = (1 if fixed.size == 1 else TURNS) * max(1, NEIGHBOURS // fixed.size)
+    again = _repeated((min(sides[0], near), min(sides[1], near)), walk, fixed.items, by_part, fixed.size)
     slower = SXM.memory_rate / chip.memory_rate
     layouts, starts = problem.layouts, astray(problem)
     if kernel.swap_ab:

@@ -137,9 +137,7 @@ def tile_order(
     return [tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
 
 
-def tile_at(
-    number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool
-) -> tuple[int, int]:
+def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
     """A tile (m, n) by its number in the order; other arguments as of :func:`tile_order`."""
     walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
     group, rest = divmod(number, walk * swizzle)
