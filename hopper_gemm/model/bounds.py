@@ -15,17 +15,15 @@ from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
-PAIRS = ("tile", "reach", "cluster", "row", "asked", "asked_astray", "passed", "share")
+PAIRS = ("tile", "reach", "cluster", "row", "requested", "off", "passed")
 """Values of two sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
 
 _Values = namedtuple(
     "_Values",
     (
-        *PAIRS,
-        *("tile_k", "down", "swizzle", "turn", "near", "columns", "asked_beyond", "passed_beyond", "read", "outside"),
-        *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "slots", "busy"),
-        *("product", "math", "promoted", "drained", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered"),
-        *("torn",),
+        *(*PAIRS, "tile_k", "down", "swizzle", "turn", "near", "requested_beyond", "passed_beyond", "read", "outside"),
+        *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "sms", "product", "math"),
+        *("promoted", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
     ),
 )
 
@@ -57,47 +55,43 @@ class LowerBounds:
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
         table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
         of = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
-        off = [
-            lines * constants.off_lines + sectors * constants.off_sectors for lines, sectors in predict.astray(problem)
-        ]
-        ends = np.array([[problem.m], [problem.n], *([share] for share in off)], dtype=float)  # integers would overflow
-        sides, off = np.where(of.down, ends.reshape(2, 2, 1), ends.reshape(2, 2, 1)[:, ::-1])
+        starts = [lines * constants.off_lines + sectors * constants.off_sectors
+                  for lines, sectors in predict.astray(problem)]  # fmt: skip
+        ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
+        sides, off = np.where(of.down, ends, ends[:, ::-1])
         counts, items = np.ceil(sides / of.reach), np.maximum(1.0, split * of.apart)
-        tiles = counts[0] * counts[1]
-        clusters, whole = tiles * items, np.floor(of.slots / items) * items
-        resident = np.minimum(np.where(of.in_order * whole, whole, of.slots), clusters)
+        tiles, slots = counts[0] * counts[1], of.at_once * of.ctas
+        clusters, whole = tiles * items, np.floor(slots / items) * items
+        resident = np.minimum(np.where(of.in_order * whole, whole, slots), clusters)
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
-        math = of.math + of.drained + of.promoted / promote if promote else of.math
+        math = of.math + (of.promoted > 0) * constants.drain + of.promoted / promote if promote else of.math
         taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
         off = off * (SXM.memory_rate / chip.memory_rate)
-        asked, passed = taken * (of.asked + off * of.asked_astray), taken * (of.passed + off / constants.l2_share)
+        requested = taken * (of.requested + off * of.off)
         near = np.minimum(tiles, np.ceil(of.near / np.maximum(1.0, split * of.in_order)))
         in_row = np.minimum(near, np.ceil(wide / of.turn) * np.ceil(of.turn * near / (counts[0] * wide)))
-        in_column = np.minimum(counts[0], np.ceil(near / np.maximum(1.0, wide * of.columns)))
-        shared = taken * of.share
-        passed = passed[0] + passed[1] + of.passed_beyond + shared[0] / in_row + shared[1] / in_column
+        in_column = np.minimum(np.minimum(near, counts[0]), np.ceil(of.turn * near / wide))
+        passed = taken * (of.passed * (1 / np.array((in_row, in_column)) - constants.beyond) + off / constants.l2_share)
         swath = wide * of.reach[1]
-        patch = np.minimum(resident / items * of.reach[0] * of.reach[1] / swath, sides[0]) + np.minimum(swath, sides[1])
+        area = resident / items * of.reach[0] * of.reach[1]
+        patch = np.minimum(area / swath, sides[0]) + np.minimum(swath, sides[1])
         past = counts * of.reach - sides
         if problem.k >= MOVED_FROM:
             past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
         outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
-        load = asked[0] + asked[1] + of.asked_beyond + of.read * split * patch + outside
-        l2, ctas = passed * np.minimum(1.0, resident * of.busy), np.minimum(of.ctas, np.ceil(clusters / of.at_once))
+        load = requested[0] + requested[1] + of.requested_beyond + of.read * split * patch + outside
+        l2 = (passed[0] + passed[1] + of.passed_beyond) * np.minimum(1.0, resident * of.sms)
+        ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
         ring, load = (math + of.wait + load) / of.depth, load * ctas
         work = _norm(constants.sharpness, math * ctas, load, l2 * ctas, ring) * steps
 
         epilogue = of.epilogue + of.gathered * split * np.ceil(of.chunks / split)
         rounds, behind = np.ceil(clusters / resident), work + epilogue
-        each = np.where(
-            of.pingpong,
-            np.maximum(work, behind / 2) + constants.turn,
-            behind + of.late * (constants.latency + load),
-        )
-        total = rounds * each + of.pingpong * epilogue
+        alone, turns = behind + of.late * (constants.latency + load), np.maximum(work, behind / 2) + constants.turn
+        total = np.where(of.pingpong, rounds * turns + epilogue, rounds * alone)
         total = total - of.balance * (total - total / rounds) + of.entry + load
-        stages = clusters * of.busy * steps / total
+        stages = clusters * of.sms * steps / total
         moving = np.minimum(1.0, stages * (taken[0] + taken[1]) / predict.L2_PORT_BYTES)
         busy = np.minimum(1.0, stages * of.product) + constants.heat * moving
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
@@ -113,18 +107,17 @@ class LowerBounds:
         ends = np.array([[axis == "k"] for axis in layouts])
         along_k = np.where(of["down"], ends, ends[::-1])
         rate, more = np.where(along_k, of["rate_along_k"], of["rate_across"]), np.where(along_k, 0.0, of["boxes"])
-        asked = (1 + constants.narrow * more) / rate / constants.l2_bytes
+        requested = (1 + constants.narrow * more) / rate / constants.l2_bytes
         passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
         shred = 32 * constants.shred / np.minimum(of["box"], hopper.L2_LINE_BYTES // out_bytes)
         uneven = of["by_tma"] * (of["box"] * out_bytes % predict.SECTOR_BYTES > 0)
         across = np.where(of["down"], *of["reach"][::-1])
         values = of | {
-            "asked": asked * (1 - constants.beyond),
-            "asked_beyond": (held * asked).sum(0) + constants.stage,
-            "asked_astray": (1 + constants.straddle * more) / constants.l2_bytes,
-            "passed": -constants.beyond * passed,
+            "requested": requested * (1 - constants.beyond),
+            "requested_beyond": (held * requested).sum(0) + constants.stage,
+            "off": (1 + constants.straddle * more) / constants.l2_bytes,
+            "passed": passed,
             "passed_beyond": (held * passed).sum(0),
-            "share": passed,
             "torn": 128 * constants.torn / across + shred if torn else shred * uneven,
             "entry": of["entry_behind" if padded else "entry"],
         }
@@ -142,9 +135,8 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "row": (fixed.stage / cluster[1], fixed.stage / cluster[0]),
         "boxes": fixed.extra_boxes,
     }
-    at_once, dynamic = clusters_at_once(fixed.size, chip), kernel.scheduler == "dynamic"
-    abreast, turns = apart and kernel.part_order == "tile", 1 if fixed.size == 1 else predict.TURNS
-    near = max(1, predict.NEIGHBOURS // fixed.size)  # of the parts of tiles abreast, as many tiles as these span
+    dynamic, abreast = kernel.scheduler == "dynamic", apart and kernel.part_order == "tile"
+    turns, near = 1 if fixed.size == 1 else predict.TURNS, max(1, predict.NEIGHBOURS // fixed.size)
     counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
     through = predict.through_memory(kernel, constants) - scattered / constants.scatter
     read = constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate
@@ -153,8 +145,7 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "down": (kernel.raster == "m") != kernel.swap_ab,
         "swizzle": kernel.swizzle,
         "turn": 1 if abreast else turns,
-        "near": near * turns if abreast else near,
-        "columns": fixed.size == 1,
+        "near": near * turns if abreast else near,  # tiles that parts abreast span
         "read": read if kernel.serpentine else read * (1 + constants.straight),
         "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
         "moves_back": kernel.may_move_back,
@@ -162,14 +153,12 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "balance": constants.balance if dynamic else 0.0,
         "apart": apart,
         "in_order": abreast and not dynamic,
-        "at_once": at_once,
+        "at_once": clusters_at_once(fixed.size, chip),
         "ctas": fixed.ctas,
-        "slots": at_once * fixed.ctas,
-        "busy": fixed.size / chip.sms,
+        "sms": fixed.size / chip.sms,
         "product": fixed.product,
         "math": fixed.math,
         "promoted": 2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,
-        "drained": constants.drain if kernel.readers == 1 else 0.0,
         "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
         "depth": max(1, kernel.stages - kernel.stagger),
         "rate_along_k": fixed.rates[True],
