@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,12 @@ from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 PAIRS = ("tile", "reach", "cluster", "row", "requested", "off", "passed")
 """Values of two sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
 
-_Values = namedtuple(
-    "_Values",
-    (
-        *(*PAIRS, "tile_k", "down", "swizzle", "turn", "near", "requested_beyond", "passed_beyond", "read", "outside"),
-        *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "sms", "product", "math"),
-        *("promoted", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
-    ),
+NAMES = (
+    *(*PAIRS, "tile_k", "down", "swizzle", "turn", "near", "requested_beyond", "passed_beyond", "read", "outside"),
+    *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "sms", "product", "math"),
+    *("promoted", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
 )
+_Values = namedtuple("_Values", [*NAMES])  # type: ignore[misc]  # NAMES orders the table as well
 
 
 class LowerBounds:
@@ -42,7 +41,7 @@ class LowerBounds:
         self._columns = {name: np.array([of[name] for of in columns], dtype=float).T for name in columns[0]}
         self._tables = cache(self._table)
 
-    def __call__(self, problem: GemmProblem, rows: Sequence[int], parts: Sequence[int]) -> np.ndarray:
+    def __call__(self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
 
         Args:
@@ -51,10 +50,10 @@ class LowerBounds:
             parts: split-K parts of each.
         """
         chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
-        problem, split = problem.in_words, np.asarray(parts, dtype=float)
+        problem, split = problem.in_words, parts.astype(float)
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
         table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
-        of = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
+        of: Any = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
         starts = [lines * constants.off_lines + sectors * constants.off_sectors
                   for lines, sectors in predict.astray(problem)]  # fmt: skip
         ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
@@ -121,7 +120,7 @@ class LowerBounds:
             "torn": 128 * constants.torn / across + shred if torn else shred * uneven,
             "entry": of["entry_behind" if padded else "entry"],
         }
-        return np.concatenate([np.atleast_2d(values[name]) for name in _Values._fields])
+        return np.concatenate([np.atleast_2d(values[name]) for name in NAMES])
 
 
 def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:

@@ -225,10 +225,8 @@ class Offers:
         settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
         self._settled = np.array(settled, dtype=int).reshape(-1, 2).T
         cut = [(row, way) for row, (_, way) in enumerate(ways) if way.parts_at_launch]
-        self._cut, self._parts = (
-            np.array([row for row, _ in cut], dtype=int),
-            PartsAtLaunch([way for _, way in cut], chip),
-        )
+        self._cut = np.array([row for row, _ in cut], dtype=int)
+        self._parts = PartsAtLaunch([way for _, way in cut], chip)
         by_part = np.array([way.part_order == "part" for _, way in cut], dtype=bool)
         self._in_order = ~by_part, by_part | np.array([way.cluster_size > 1 for _, way in cut], dtype=bool)
         """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take

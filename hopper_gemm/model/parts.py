@@ -28,32 +28,26 @@ class PartsAtLaunch:
     """
 
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
-        sides = [(kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n) for kernel in kernels]
-        oriented = [pair[::-1] if kernel.swap_ab else pair for kernel, pair in zip(kernels, sides, strict=True)]
-        self._reach = np.array(oriented, dtype=float).reshape(-1, 2).T
-        self._tile_k = np.array([kernel.tile_k for kernel in kernels], dtype=float)
-        self._at_once, rule = (
-            np.array(
-                [clusters_at_once(kernel.cluster_size, gpu) * kernel.ctas_per_sm for kernel in kernels], dtype=float
+        values = [
+            (
+                *(kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n)[:: -1 if kernel.swap_ab else 1],
+                *(kernel.tile_k, *FEW_PARTS),
+                *(clusters_at_once(kernel.cluster_size, gpu) * kernel.ctas_per_sm for gpu in (chip, SXM)),
             )
-            for gpu in (chip, SXM)
-        )
-        self._most, self._in_order = np.minimum(PARTS_MAX, self._at_once), np.minimum(self._at_once, rule)
-        self._area, self._few = (
-            4 * self._reach[0] * self._reach[1],
-            np.array([[few] * len(kernels) for few in FEW_PARTS]),
-        )
+            for kernel in kernels
+        ]
+        table = np.array(values, dtype=float).reshape(-1, 5 + len(FEW_PARTS)).T
+        self._reach, self._tile_k, self._few, (self._at_once, by_rule) = table[:2], table[2], table[3:-2], table[-2:]
+        self._in_order = np.minimum(self._at_once, by_rule)
 
     def __call__(self, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of kernels, parts of each, ascending, and whether the parts of all tiles run at once, as the rule of
         such an order demands."""
-        words = problem.in_words
-        tiles = np.ceil(
-            np.array([[words.m], [words.n]], dtype=float) / self._reach
-        )  # integers of 64 bits would overflow
-        tiles = tiles[0] * tiles[1]
-        most = np.minimum(self._most, np.ceil(words.k / self._tile_k))
-        most = np.minimum(most, np.floor(WORKSPACE_BYTES_MAX / (self._area * tiles)))
+        words, (tall, wide) = problem.in_words, self._reach
+        # sizes as floats: integers of 64 bits would end below some
+        tiles = np.ceil(float(words.m) / tall) * np.ceil(float(words.n) / wide)
+        most = np.minimum(np.minimum(PARTS_MAX, self._at_once), np.ceil(words.k / self._tile_k))
+        most = np.minimum(most, np.floor(WORKSPACE_BYTES_MAX / (4 * tall * wide * tiles)))
         if problem.batch_invariant:
             parts = np.full((1, len(tiles)), float(parts_of(words.n, words.k)))
         else:
@@ -63,7 +57,7 @@ class PartsAtLaunch:
         considered[1:] &= parts[1:] > np.maximum.accumulate(parts)[:-1]
         kernels, order = considered.T.nonzero()
         chosen = parts[order, kernels]
-        return kernels, chosen, (tiles[kernels] * chosen <= self._in_order[kernels])
+        return kernels, chosen, tiles[kernels] * chosen <= self._in_order[kernels]
 
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:

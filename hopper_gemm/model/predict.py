@@ -472,12 +472,12 @@ def _repeated(
         parts, by_part: split-K parts of a tile that are work items; True if all tiles of a part come first.
         size: CTAs of a cluster.
     """
-    tiles, stride = sides[0] * sides[1], 1 if size == 1 else TURNS
+    (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
     read: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
     for item in items:
         part, tile = divmod(item, tiles) if by_part else (item % parts, item // parts)
-        for panels, at in zip(read, tile_at(tile, *sides, *walk), strict=True):
+        for panels, at in zip(read, tile_at(tile, *sides, raster, swizzle, serpentine), strict=True):
             panels.add((part, at))
     return tuple(1 - len(panels) / len(items) for panels in read)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from hopper_gemm.model.bounds import LowerBounds
@@ -75,7 +76,7 @@ def test_a_slower_memory_takes_longer_where_memory_is_the_limit():
         pick = choose(problem)
         times = [predict(pick, problem, chip).seconds for chip in (SXM, slower)]
         assert least <= times[1] / times[0] <= most
-        assert LowerBounds([Fixed(pick)], slower)(problem, [0], [pick.split_k]) <= times[1]
+        assert LowerBounds([Fixed(pick)], slower)(problem, np.array([0]), np.array([pick.split_k])) <= times[1]
         assert limit_seconds(problem, slower) >= limit_seconds(problem)
 
 
