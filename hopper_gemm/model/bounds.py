@@ -27,6 +27,10 @@ NAMES = (
 _Values = namedtuple("_Values", [*NAMES])  # type: ignore[misc]  # NAMES orders the table as well
 
 
+ROUNDING = 1e-12
+"""Share by which the arithmetic of a bound is off at most: ways that are predicted to tie are all predicted."""
+
+
 class LowerBounds:
     """Bounds that are never above the seconds of :func:`hopper_gemm.model.predict.predict`, and mostly equal to them.
     What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
@@ -96,7 +100,7 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        return _norm(constants.sharpness, total / clock, least)
+        return _norm(constants.sharpness, total / clock, least) * (1 - ROUNDING)
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> np.ndarray:
         """Values of all kernels in the order of :class:`_Values`, for the layouts, the output and the reach of a

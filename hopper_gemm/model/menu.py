@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import prod
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -163,7 +162,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
                 fixed = Fixed(behind_padding(fixed.kernel, problem))
             best.append((predict_fixed(fixed, problem, chip, finish).seconds * pace, number, fixed.kernel))
             first: dict[int, tuple[float, int, Kernel]] = {}
-            for item in sorted(best, key=itemgetter(0, 1)):
+            for item in sorted(best, key=lambda item: (*item[:2], item[2].part_order == "part", item[2].raster)):
                 first.setdefault(item[1], item)
             best = [*first.values()][:count]
     return [kernel for _, _, kernel in best]
