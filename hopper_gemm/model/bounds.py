@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hopper_gemm.model import hopper, predict
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import MOVED_FROM
 from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
@@ -22,7 +23,7 @@ PAIRS = ("tile", "reach", "cluster", "row", "requested", "off", "passed")
 NAMES = (
     *(*PAIRS, "tile_k", "down", "swizzle", "turn", "near", "requested_beyond", "passed_beyond", "read", "outside"),
     *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "sms", "product", "math"),
-    *("promoted", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
+    *("readers", "promoted", "scaled", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
 )
 _Values = namedtuple("_Values", [*NAMES])  # type: ignore[misc]  # NAMES orders the table as well
 
@@ -45,16 +46,19 @@ class LowerBounds:
         self._columns = {name: np.array([of[name] for of in columns], dtype=float).T for name in columns[0]}
         self._tables = cache(self._table)
 
-    def __call__(self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    def __call__(
+        self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray, finish: Epilogue | None = None
+    ) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
 
         Args:
             problem: what is multiplied.
             rows: numbers of the kernels.
             parts: split-K parts of each.
+            finish: of the product; by its scales alone.
         """
         chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
-        problem, split = problem.in_words, parts.astype(float)
+        blocks, problem, split = predict.in_blocks(problem, finish), problem.in_words, parts.astype(float)
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
         table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
         of: Any = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
@@ -68,7 +72,14 @@ class LowerBounds:
         resident = np.minimum(np.where(of.in_order * whole, whole, slots), clusters)
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
-        math = of.math + (of.promoted > 0) * constants.drain + of.promoted / promote if promote else of.math
+        math = of.math
+        if promote:
+            alone = (
+                math / of.readers
+                + constants.drain
+                + (of.scaled if blocks else predict.PROMOTION) * of.promoted / promote
+            )
+            math = np.where(of.readers == 1, alone, _norm(constants.sharpness, math, alone) if blocks else math)
         taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
         off = off * (SXM.memory_rate / chip.memory_rate)
         requested = taken * (of.requested + off * of.off)
@@ -161,7 +172,9 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "sms": fixed.size / chip.sms,
         "product": fixed.product,
         "math": fixed.math,
-        "promoted": 2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,
+        "readers": kernel.readers,
+        "promoted": 2 * kernel.accumulators * kernel.tile_k,
+        "scaled": predict.SCALED[kernel.swap_ab],
         "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
         "depth": max(1, kernel.stages - kernel.stagger),
         "rate_along_k": fixed.rates[True],

@@ -152,7 +152,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     for kind, least in KINDS.items():
         if kind not in offers or (best and best[0][0] < least):
             continue
-        for bound, number, fixed in offers[kind].by_bound(problem):
+        for bound, number, fixed in offers[kind].by_bound(problem, finish):
             pace = PACED if fixed.kernel.pace else 1.0
             if len(best) == count and bound * pace > best[-1][0]:
                 break  # all others take longer: they need no prediction
@@ -231,7 +231,7 @@ class Offers:
         """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take
         the first parts of all tiles first: those side by side share operands."""
 
-    def by_bound(self, problem: GemmProblem) -> Iterator[tuple[float, int, Fixed]]:
+    def by_bound(self, problem: GemmProblem, finish: Epilogue | None = None) -> Iterator[tuple[float, int, Fixed]]:
         """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None
         whose parts wait for a later wave."""
         numbers, counts, at_once = self._parts(problem)
@@ -239,7 +239,7 @@ class Offers:
         considered = np.where(at_once, together[numbers], apart[numbers])
         rows = np.concatenate((self._settled[0], self._cut[numbers[considered]]))
         parts = np.concatenate((self._settled[1], counts[considered]))
-        bounds = self._bounds(problem, rows, parts)
+        bounds = self._bounds(problem, rows, parts, finish)
         for at in bounds.argsort(kind="stable"):
             row, count = int(rows[at]), int(parts[at])
             fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
