@@ -3,10 +3,9 @@ hundreds of them, so that they are computed together, in arrays."""
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -16,20 +15,6 @@ from hopper_gemm.model.kernel import MOVED_FROM
 from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
-
-PAIRS = ("tile", "reach", "cluster", "row", "requested", "off", "passed")
-"""Values of two sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
-
-NAMES = (
-    *(*PAIRS, "tile_k", "down", "swizzle", "turn", "near", "requested_beyond", "passed_beyond", "read", "outside"),
-    *("moves_back", "pingpong", "balance", "apart", "in_order", "at_once", "ctas", "sms", "product", "math"),
-    *("readers", "promoted", "scaled", "wait", "depth", "late", "entry", "epilogue", "chunks", "gathered", "torn"),
-)
-_Values = namedtuple("_Values", [*NAMES])  # type: ignore[misc]  # NAMES orders the table as well
-
-
-ROUNDING = 1e-12
-"""Share by which the arithmetic of a bound is off at most: ways that are predicted to tie are all predicted."""
 
 
 class LowerBounds:
@@ -60,8 +45,10 @@ class LowerBounds:
         chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
         blocks, problem, split = predict.in_blocks(problem, finish), problem.in_words, parts.astype(float)
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
-        table = self._tables(problem.layouts, problem.out_bytes, torn, padded).take(rows, 1)
-        of: Any = _Values(*table[: 2 * len(PAIRS)].reshape(len(PAIRS), 2, -1), *table[2 * len(PAIRS) :])
+        names, table = self._tables(problem.layouts, problem.out_bytes, torn, padded)
+        table, pairs = table.take(rows, 1), len(table) - len(names)
+        of = SimpleNamespace()
+        of.__dict__.update(zip(names, (*table[: 2 * pairs].reshape(pairs, 2, -1), *table[2 * pairs :]), strict=True))
         starts = [lines * constants.off_lines + sectors * constants.off_sectors
                   for lines, sectors in predict.astray(problem)]  # fmt: skip
         ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
@@ -74,11 +61,8 @@ class LowerBounds:
 
         math = of.math
         if promote:
-            alone = (
-                math / of.readers
-                + constants.drain
-                + (of.scaled if blocks else predict.PROMOTION) * of.promoted / promote
-            )
+            clocks = of.scaled if blocks else predict.PROMOTION
+            alone = math / of.readers + constants.drain + clocks * of.promoted / promote
             math = np.where(of.readers == 1, alone, _norm(constants.sharpness, math, alone) if blocks else math)
         taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
         off = off * (SXM.memory_rate / chip.memory_rate)
@@ -111,20 +95,26 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        return _norm(constants.sharpness, total / clock, least) * (1 - ROUNDING)
+        return _norm(constants.sharpness, total / clock, least) * (
+            1 - 1e-12
+        )  # less its rounding: ways that tie are all predicted
 
-    def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> np.ndarray:
-        """Values of all kernels in the order of :class:`_Values`, for the layouts, the output and the reach of a
-        problem. A load is linear in the bytes of A and of B that are taken: those in narrow boxes, off lines of the L2
-        and outside the matrices count by what they cost."""
-        of, constants = self._columns, FITTED
+    def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
+        """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the
+        bytes of A and of B that are taken: those in narrow boxes, off lines of the L2 and outside the matrices count by
+        what they cost."""
+        of, constants = dict(self._columns), FITTED
         ends = np.array([[axis == "k"] for axis in layouts])
         along_k = np.where(of["down"], ends, ends[::-1])
-        rate, more = np.where(along_k, of["rate_along_k"], of["rate_across"]), np.where(along_k, 0.0, of["boxes"])
+        rate, more = (
+            np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across")),
+            np.where(along_k, 0.0, of.pop("boxes")),
+        )
         requested = (1 + constants.narrow * more) / rate / constants.l2_bytes
         passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
-        shred = 32 * constants.shred / np.minimum(of["box"], hopper.L2_LINE_BYTES // out_bytes)
-        uneven = of["by_tma"] * (of["box"] * out_bytes % predict.SECTOR_BYTES > 0)
+        box, entries = of.pop("box"), (of.pop("entry"), of.pop("entry_behind"))
+        shred = 32 * constants.shred / np.minimum(box, hopper.L2_LINE_BYTES // out_bytes)
+        uneven = of.pop("by_tma") * (box * out_bytes % predict.SECTOR_BYTES > 0)
         across = np.where(of["down"], *of["reach"][::-1])
         values = of | {
             "requested": requested * (1 - constants.beyond),
@@ -133,13 +123,15 @@ class LowerBounds:
             "passed": passed,
             "passed_beyond": (held * passed).sum(0),
             "torn": 128 * constants.torn / across + shred if torn else shred * uneven,
-            "entry": of["entry_behind" if padded else "entry"],
+            "entry": entries[padded],
         }
-        return np.concatenate([np.atleast_2d(values[name]) for name in NAMES])
+        names = sorted(values, key=lambda name: -values[name].ndim)
+        return names, np.concatenate([np.atleast_2d(values[name]) for name in names])
 
 
 def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
-    """What the bounds read of a kernel, whatever the problem."""
+    """What the bounds read of a kernel, whatever the problem: its fields, and parts of its prediction. Pairs are of two
+    sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
     constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
     tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
     pairs = {
@@ -153,14 +145,13 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
     turns, near = 1 if fixed.size == 1 else predict.TURNS, max(1, predict.NEIGHBOURS // fixed.size)
     counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
     through = predict.through_memory(kernel, constants) - scattered / constants.scatter
-    read = constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate
     return {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()} | {
         "tile_k": kernel.tile_k,
         "down": (kernel.raster == "m") != kernel.swap_ab,
         "swizzle": kernel.swizzle,
         "turn": 1 if abreast else turns,
         "near": near * turns if abreast else near,  # tiles that parts abreast span
-        "read": read if kernel.serpentine else read * (1 + constants.straight),
+        "read": constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate,
         "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
         "moves_back": kernel.may_move_back,
         "pingpong": kernel.schedule == "pingpong",
