@@ -4,181 +4,186 @@ hundreds of them, so that they are computed together, in arrays."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 
 from hopper_gemm.model import hopper, predict
-from hopper_gemm.model.kernel import MOVED_FROM, Kernel
-from hopper_gemm.model.predict import FITTED
+from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.kernel import MOVED_FROM
+from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
 
-class _Values(NamedTuple):
-    """What the bounds read of each kernel: its fields, and parts of its prediction."""
-
-    tile_m: np.ndarray
-    tile_n: np.ndarray
-    tile_k: np.ndarray
-    cluster_m: np.ndarray
-    cluster_n: np.ndarray
-    swapped: np.ndarray
-    by_rows: np.ndarray
-    swizzle: np.ndarray
-    straight: np.ndarray
-    moves_back: np.ndarray
-    pingpong: np.ndarray
-    dynamic: np.ndarray
-    in_order: np.ndarray
-    at_once: np.ndarray
-    ctas: np.ndarray
-    product: np.ndarray
-    math: np.ndarray
-    promoted: np.ndarray
-    away: np.ndarray
-    depth: np.ndarray
-    rate_along_k: np.ndarray
-    rate_across: np.ndarray
-    boxes_a: np.ndarray
-    boxes_b: np.ndarray
-    early: np.ndarray
-    entry: np.ndarray
-    entry_behind: np.ndarray
-    epilogue: np.ndarray
-    scattered: np.ndarray
-    chunks: np.ndarray
-    box: np.ndarray
-    by_tma: np.ndarray
-
-
 class LowerBounds:
     """Bounds that are never above the seconds of :func:`hopper_gemm.model.predict.predict`, and mostly equal to them.
-    What neighbours read counts as if they stood in squares, which share most, a finish takes no time, and CTAs do not
-    drift.
+    What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
 
     Args:
-        kernels: without stream-K.
+        kernels: without stream-K, each with the part of its prediction that depends on it alone.
         chip: the GPU.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
-        self._chip = chip
-        self._table = np.array([_values(kernel, chip) for kernel in kernels], dtype=float).T
+    def __init__(self, kernels: Sequence[Fixed], chip: Chip = SXM) -> None:
+        self._chip, columns = chip, [_columns(fixed, chip) for fixed in kernels]
+        self._columns = {name: np.array([of[name] for of in columns], dtype=float).T for name in columns[0]}
+        self._tables = cache(self._table)
 
-    def __call__(self, problem: GemmProblem, rows: Sequence[int], parts: Sequence[int]) -> np.ndarray:
+    def __call__(
+        self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray, finish: Epilogue | None = None
+    ) -> np.ndarray:
         """Seconds of some of the kernels, each with a number of split-K parts.
 
         Args:
             problem: what is multiplied.
             rows: numbers of the kernels.
             parts: split-K parts of each.
+            finish: of the product; by its scales alone.
         """
-        chip, constants, padded, promote = self._chip, FITTED, bool(problem.padded), problem.promote
-        problem = problem.in_words
-        of = _Values(*self._table[:, rows])
-        split, swapped, size = np.asarray(parts, dtype=float), of.swapped > 0, of.cluster_m * of.cluster_n
-        m, n = float(problem.m), float(problem.n)  # integers of 64 bits would end below some sizes
-        down, across = np.where(swapped, n, m), np.where(swapped, m, n)
-        tall, wide = of.tile_m * of.cluster_m, of.tile_n * of.cluster_n
-        tiles_down, tiles_across = np.ceil(down / tall), np.ceil(across / wide)
-        items, tiles = np.where(of.scattered > 0, split, 1.0), tiles_down * tiles_across
-        clusters, slots = tiles * items, of.at_once * of.ctas
-        whole = slots // items * items
-        resident = np.minimum(np.where((of.in_order > 0) & (whole > 0), whole, slots), clusters)
+        chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
+        blocks, problem, split = predict.in_blocks(problem, finish), problem.in_words, parts.astype(float)
+        torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
+        names, table = self._tables(problem.layouts, problem.out_bytes, torn, padded)
+        table, pairs = table.take(rows, 1), len(table) - len(names)
+        of = SimpleNamespace()
+        of.__dict__.update(zip(names, (*table[: 2 * pairs].reshape(pairs, 2, -1), *table[2 * pairs :]), strict=True))
+        starts = [lines * constants.off_lines + sectors * constants.off_sectors
+                  for lines, sectors in predict.astray(problem)]  # fmt: skip
+        ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
+        sides, off = np.where(of.down, ends, ends[:, ::-1])
+        counts, items = np.ceil(sides / of.reach), np.maximum(1.0, split * of.apart)
+        tiles, slots = counts[0] * counts[1], of.at_once * of.ctas
+        clusters, whole = tiles * items, np.floor(slots / items) * items
+        resident = np.minimum(np.where(of.in_order * whole, whole, slots), clusters)
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
         math = of.math
         if promote:
-            math = math + (of.promoted > 0) * constants.drain + of.promoted / promote
-        row = 2.0 * of.tile_k
-        taken = row * np.minimum(of.tile_m, down) / of.cluster_n, row * np.minimum(of.tile_n, across) / of.cluster_m
-        held = row * of.tile_m / of.cluster_n, row * of.tile_n / of.cluster_m
-        asked, passed, shared = 0.0, 0.0, 1.0
-        for side, boxes in enumerate((of.boxes_a, of.boxes_b)):
-            off, along_k = _operands(problem, chip, swapped, side)
-            rate, more = np.where(along_k, of.rate_along_k, of.rate_across), np.where(along_k, 0.0, boxes)
-            inside, beyond = taken[side], (held[side] - taken[side]) * constants.beyond
-            asked += (inside + beyond) * (1 + constants.narrow * more) / rate
-            asked += inside * off * (1 + constants.straddle * more)
-            passed += beyond / rate + inside * off
-            shared *= inside / rate
-        neighbours = np.minimum(np.maximum(1, predict.NEIGHBOURS // size), clusters)
-        passed = passed + 2 * np.sqrt(shared / neighbours)
-
-        unit, sides = np.where(of.by_rows, wide, tall), np.where(of.by_rows, (across, down), (down, across))
-        swath = np.minimum(of.swizzle * unit, np.ceil(sides[0] / unit) * unit)
-        patch = np.minimum(resident / items * tall * wide / swath, sides[1]) + np.minimum(swath, sides[0])
-        dram = constants.dram_share * row * split * patch * (1 + of.straight) * (predict.BURST_HZ / chip.memory_rate)
-        held_down, held_across = tiles_down * of.cluster_m, tiles_across * of.cluster_n
-        back = (of.moves_back > 0) & (problem.k >= MOVED_FROM)
-        past_down = np.where(back, held_down * np.maximum(0, of.tile_m - down), held_down * of.tile_m - down)
-        past_across = np.where(back, held_across * np.maximum(0, of.tile_n - across), held_across * of.tile_n - across)
-        outside = (past_down * tiles_across + past_across * tiles_down) * row / hopper.L2_LINE_BYTES
-        load = asked / constants.l2_bytes + constants.stage + dram
-        load = load + constants.outside * outside * np.minimum(1.0, resident / tiles)
-        l2 = passed / constants.l2_share * np.minimum(1.0, resident * size / chip.sms)
-        ring = (math + constants.latency + of.away + load) / of.depth
+            clocks = of.scaled if blocks else predict.PROMOTION
+            alone = math / of.readers + constants.drain + clocks * of.promoted / promote
+            math = np.where(of.readers == 1, alone, _norm(constants.sharpness, math, alone) if blocks else math)
+        taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
+        off = off * (SXM.memory_rate / chip.memory_rate)
+        requested = taken * (of.requested + off * of.off)
+        near = np.minimum(tiles, np.ceil(of.near / np.maximum(1.0, split * of.in_order)))
+        in_row = np.minimum(near, np.ceil(wide / of.turn) * np.ceil(of.turn * near / (counts[0] * wide)))
+        in_column = np.minimum(np.minimum(near, counts[0]), np.ceil(of.turn * near / wide))
+        passed = taken * (of.passed * (1 / np.array((in_row, in_column)) - constants.beyond) + off / constants.l2_share)
+        swath = wide * of.reach[1]
+        area = resident / items * of.reach[0] * of.reach[1]
+        patch = np.minimum(area / swath, sides[0]) + np.minimum(swath, sides[1])
+        past = counts * of.reach - sides
+        if problem.k >= MOVED_FROM:
+            past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
+        outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
+        load = requested[0] + requested[1] + of.requested_beyond + of.read * split * patch + outside
+        l2 = (passed[0] + passed[1] + of.passed_beyond) * np.minimum(1.0, resident * of.sms)
         ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
-        load = load * ctas
-        work = _norm((math * ctas, load, l2 * ctas, ring), constants.sharpness) * steps
+        ring, load = (math + of.wait + load) / of.depth, load * ctas
+        work = _norm(constants.sharpness, math * ctas, load, l2 * ctas, ring) * steps
 
-        own = np.ceil(of.chunks / split) / of.chunks
-        epilogue = of.epilogue + of.scattered * (1 / constants.scatter + split * own / constants.gather)
-        rounds = np.ceil(clusters / resident)
-        other = np.maximum(work, (work + epilogue) / 2) + constants.turn
-        idle = epilogue + np.where(of.early > 0, 0.0, constants.latency + load)
-        total = np.where(of.pingpong > 0, rounds * other + epilogue, rounds * (work + idle))
-        saved = total * (1 - constants.balance * (1 - 1 / rounds)) + constants.counted
-        total = np.where(of.dynamic > 0, saved, total) + (of.entry_behind if padded else of.entry) + load
-
-        stages = clusters * size * steps / (chip.sms * total)
+        epilogue = of.epilogue + of.gathered * split * np.ceil(of.chunks / split)
+        rounds, behind = np.ceil(clusters / resident), work + epilogue
+        alone, turns = behind + of.late * (constants.latency + load), np.maximum(work, behind / 2) + constants.turn
+        total = np.where(of.pingpong, rounds * turns + epilogue, rounds * alone)
+        total = total - of.balance * (total - total / rounds) + of.entry + load
+        stages = clusters * of.sms * steps / total
         moving = np.minimum(1.0, stages * (taken[0] + taken[1]) / predict.L2_PORT_BYTES)
         busy = np.minimum(1.0, stages * of.product) + constants.heat * moving
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
-        shred = 32 * constants.shred / np.minimum(of.box, hopper.L2_LINE_BYTES // problem.out_bytes)
-        if problem.n * problem.out_bytes % predict.SECTOR_BYTES:
-            torn = 128 * constants.torn / np.where(swapped, tall, wide) + shred
-        else:
-            torn = np.where((of.by_tma > 0) & (of.box * problem.out_bytes % predict.SECTOR_BYTES > 0), shred, 0.0)
-        moved = problem.bytes + torn * problem.out_bytes * problem.m * problem.n
+        moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        return _norm((total / clock, least), constants.sharpness)
+        return _norm(constants.sharpness, total / clock, least) * (
+            1 - 1e-12
+        )  # less its rounding: ways that tie are all predicted
+
+    def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
+        """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the
+        bytes of A and of B that are taken: those in narrow boxes, off lines of the L2 and outside the matrices count by
+        what they cost."""
+        of, constants = dict(self._columns), FITTED
+        ends = np.array([[axis == "k"] for axis in layouts])
+        along_k = np.where(of["down"], ends, ends[::-1])
+        rate, more = (
+            np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across")),
+            np.where(along_k, 0.0, of.pop("boxes")),
+        )
+        requested = (1 + constants.narrow * more) / rate / constants.l2_bytes
+        passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
+        box, entries = of.pop("box"), (of.pop("entry"), of.pop("entry_behind"))
+        shred = 32 * constants.shred / np.minimum(box, hopper.L2_LINE_BYTES // out_bytes)
+        uneven = of.pop("by_tma") * (box * out_bytes % predict.SECTOR_BYTES > 0)
+        across = np.where(of["down"], *of["reach"][::-1])
+        values = of | {
+            "requested": requested * (1 - constants.beyond),
+            "requested_beyond": (held * requested).sum(0) + constants.stage,
+            "off": (1 + constants.straddle * more) / constants.l2_bytes,
+            "passed": passed,
+            "passed_beyond": (held * passed).sum(0),
+            "torn": 128 * constants.torn / across + shred if torn else shred * uneven,
+            "entry": entries[padded],
+        }
+        names = sorted(values, key=lambda name: -values[name].ndim)
+        return names, np.concatenate([np.atleast_2d(values[name]) for name in names])
 
 
-def _values(kernel: Kernel, chip: Chip) -> tuple[float, ...]:
-    """Return the values of a kernel in the order of :class:`_Values`."""
-    constants, fixed = FITTED, predict.Fixed(kernel)
-    apart = fixed.items > 1
-    return (
-        *(kernel.tile_m, kernel.tile_n, kernel.tile_k, kernel.cluster_m, kernel.cluster_n, kernel.swap_ab),
-        *(kernel.raster == "m", kernel.swizzle, 0.0 if kernel.serpentine else constants.straight),
-        *(kernel.may_move_back, kernel.schedule == "pingpong", kernel.scheduler == "dynamic"),
-        *(apart and kernel.scheduler == "static" and kernel.part_order == "tile",),
-        *(clusters_at_once(fixed.size, chip), fixed.ctas, fixed.product, fixed.math),
-        2 * predict.PROMOTION * kernel.accumulators * kernel.tile_k if kernel.readers == 1 else 0.0,
-        constants.away if fixed.size > 1 else 0.0,
-        max(1, kernel.stages - kernel.stagger),
-        *(fixed.rates[True], fixed.rates[False], *fixed.extra_boxes, fixed.early, fixed.entry),
-        predict.Fixed(kernel.but(pdl=True)).entry,  # behind the launch that pads operands
-        fixed.epilogue - (predict.through_memory(kernel, constants) if apart else 0.0),
-        4.0 * kernel.tile_m * kernel.tile_n if apart else 0.0,
-        *(kernel.chunks, fixed.box, kernel.stores == "tma"),
-    )
+def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
+    """What the bounds read of a kernel, whatever the problem: its fields, and parts of its prediction. Pairs are of two
+    sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
+    constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
+    tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
+    pairs = {
+        "tile": tile,
+        "reach": (tile[0] * cluster[0], tile[1] * cluster[1]),
+        "cluster": cluster,
+        "row": (fixed.stage / cluster[1], fixed.stage / cluster[0]),
+        "boxes": fixed.extra_boxes,
+    }
+    dynamic, abreast = kernel.scheduler == "dynamic", apart and kernel.part_order == "tile"
+    turns, near = 1 if fixed.size == 1 else predict.TURNS, max(1, predict.NEIGHBOURS // fixed.size)
+    counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
+    through = predict.through_memory(kernel, constants) - scattered / constants.scatter
+    return {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()} | {
+        "tile_k": kernel.tile_k,
+        "down": (kernel.raster == "m") != kernel.swap_ab,
+        "swizzle": kernel.swizzle,
+        "turn": 1 if abreast else turns,
+        "near": near * turns if abreast else near,  # tiles that parts abreast span
+        "read": constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate,
+        "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
+        "moves_back": kernel.may_move_back,
+        "pingpong": kernel.schedule == "pingpong",
+        "balance": constants.balance if dynamic else 0.0,
+        "apart": apart,
+        "in_order": abreast and not dynamic,
+        "at_once": clusters_at_once(fixed.size, chip),
+        "ctas": fixed.ctas,
+        "sms": fixed.size / chip.sms,
+        "product": fixed.product,
+        "math": fixed.math,
+        "readers": kernel.readers,
+        "promoted": 2 * kernel.accumulators * kernel.tile_k,
+        "scaled": predict.SCALED[kernel.swap_ab],
+        "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
+        "depth": max(1, kernel.stages - kernel.stagger),
+        "rate_along_k": fixed.rates[True],
+        "rate_across": fixed.rates[False],
+        "late": not fixed.early,
+        "entry": fixed.entry + counted,
+        "entry_behind": predict.entry(kernel.but(pdl=True), constants) + counted,  # after the launch that pads operands
+        "epilogue": fixed.epilogue - (through if apart else 0.0),
+        "chunks": kernel.chunks,
+        "gathered": scattered / (kernel.chunks * constants.gather) if apart else 0.0,
+        "box": fixed.box,
+        "by_tma": kernel.stores == "tma",
+    }
 
 
-def _operands(problem: GemmProblem, chip: Chip, swapped: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the operand that each kernel has at a side: the extra share of its load for rows off lines and sectors, and
-    whether it is contiguous along k."""
-    slower = SXM.memory_rate / chip.memory_rate
-    off = [(lines * FITTED.off_lines + sectors * FITTED.off_sectors) * slower
-           for lines, sectors in predict.astray(problem)]  # fmt: skip
-    along_k = [axis == "k" for axis in problem.layouts]
-    return np.where(swapped, off[1 - side], off[side]), np.where(swapped, along_k[1 - side], along_k[side])
-
-
-def _norm(limits: Sequence[np.ndarray], sharpness: float) -> np.ndarray:
+def _norm(sharpness: float, *limits: np.ndarray) -> np.ndarray:
     """Smooth maximum of several limits, kernel by kernel."""
-    most = np.maximum.reduce(limits)
-    total: np.ndarray = most * sum((limit / most) ** sharpness for limit in limits) ** (1 / sharpness)
+    table = np.array(limits)
+    most = table.max(0)
+    total: np.ndarray = most * ((table / most) ** sharpness).sum(0) ** (1 / sharpness)
     return total

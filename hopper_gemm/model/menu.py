@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import prod
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -153,7 +152,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     for kind, least in KINDS.items():
         if kind not in offers or (best and best[0][0] < least):
             continue
-        for bound, number, fixed in offers[kind].by_bound(problem):
+        for bound, number, fixed in offers[kind].by_bound(problem, finish):
             pace = PACED if fixed.kernel.pace else 1.0
             if len(best) == count and bound * pace > best[-1][0]:
                 break  # all others take longer: they need no prediction
@@ -163,7 +162,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
                 fixed = Fixed(behind_padding(fixed.kernel, problem))
             best.append((predict_fixed(fixed, problem, chip, finish).seconds * pace, number, fixed.kernel))
             first: dict[int, tuple[float, int, Kernel]] = {}
-            for item in sorted(best, key=itemgetter(0, 1)):
+            for item in sorted(best, key=lambda item: (*item[:2], item[2].part_order == "part", item[2].raster)):
                 first.setdefault(item[1], item)
             best = [*first.values()][:count]
     return [kernel for _, _, kernel in best]
@@ -219,30 +218,32 @@ class Offers:
     """
 
     def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip) -> None:
-        self._ways, self._bounds = ways, LowerBounds([way for _, way in ways], chip)
-        self._fixed = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
-        self._settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
-        rows: dict[Kernel, dict[str, list[int]]] = {}
-        for row, (_, way) in enumerate(ways):
-            if way.parts_at_launch:
-                rows.setdefault(way.compiled(), {}).setdefault(way.part_order, []).append(row)
-        self._parts = PartsAtLaunch(list(rows), chip)
-        self._apart = [of["tile"] for of in rows.values()]
-        self._at_once = [
-            of["part"] if binary.cluster_size == 1 else of["tile"] + of["part"] for binary, of in rows.items()
-        ]
-        """Ways to consider where the parts of all tiles run at once. Single CTAs then take the first parts of all tiles
-        first: those side by side share operands."""
+        self._numbers, self._fixed = [number for number, _ in ways], [Fixed(way) for _, way in ways]
+        self._bounds = LowerBounds(self._fixed, chip)
+        self._with_parts = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
+        settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
+        self._settled = np.array(settled, dtype=int).reshape(-1, 2).T
+        cut = [(row, way) for row, (_, way) in enumerate(ways) if way.parts_at_launch]
+        self._cut = np.array([row for row, _ in cut], dtype=int)
+        self._parts = PartsAtLaunch([way for _, way in cut], chip)
+        by_part = np.array([way.part_order == "part" for _, way in cut], dtype=bool)
+        self._in_order = ~by_part, by_part | np.array([way.cluster_size > 1 for _, way in cut], dtype=bool)
+        """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take
+        the first parts of all tiles first: those side by side share operands."""
 
-    def by_bound(self, problem: GemmProblem) -> Iterator[tuple[float, int, Fixed]]:
+    def by_bound(self, problem: GemmProblem, finish: Epilogue | None = None) -> Iterator[tuple[float, int, Fixed]]:
         """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None
         whose parts wait for a later wave."""
-        pairs = [*self._settled]
-        for number, parts, at_once in zip(*(values.tolist() for values in self._parts(problem)), strict=True):
-            pairs += [(row, parts) for row in (self._at_once if at_once else self._apart)[number]]
-        bounds = self._bounds(problem, *zip(*pairs, strict=True))
-        for at in np.argsort(bounds, kind="stable").tolist():
-            yield float(bounds[at]), self._ways[pairs[at][0]][0], self._fixed(*pairs[at])
+        numbers, counts, at_once = self._parts(problem)
+        apart, together = self._in_order
+        considered = np.where(at_once, together[numbers], apart[numbers])
+        rows = np.concatenate((self._settled[0], self._cut[numbers[considered]]))
+        parts = np.concatenate((self._settled[1], counts[considered]))
+        bounds = self._bounds(problem, rows, parts, finish)
+        for at in bounds.argsort(kind="stable"):
+            row, count = int(rows[at]), int(parts[at])
+            fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
+            yield float(bounds[at]), self._numbers[row], fixed
 
 
 @cache

@@ -13,7 +13,7 @@ from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.model.rules.pairs import WORKSPACE_BYTES_MAX
 from hopper_gemm.model.rules.technique import PARTS_MAX
 
-ROUNDS_OF_PARTS, FEW_PARTS = (1, 2, 3), (2, 3)
+ROUNDS_OF_PARTS, FEW_PARTS = np.array([[1], [2], [3]]), (2, 3)
 """Rounds of a launch that split-K parts are chosen to fill, and numbers of parts that are considered besides: where no
 number fills few rounds, two or three parts in many rounds may be the best."""
 
@@ -30,33 +30,34 @@ class PartsAtLaunch:
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
         values = [
             (
-                *(kernel.swap_ab, kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n, kernel.tile_k),
+                *(kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n)[:: -1 if kernel.swap_ab else 1],
+                *(kernel.tile_k, *FEW_PARTS),
                 *(clusters_at_once(kernel.cluster_size, gpu) * kernel.ctas_per_sm for gpu in (chip, SXM)),
             )
             for kernel in kernels
         ]
-        self._table = np.array(values, dtype=float).reshape(-1, 6).T
+        table = np.array(values, dtype=float).reshape(-1, 5 + len(FEW_PARTS)).T
+        self._reach, self._tile_k, self._few, (self._at_once, by_rule) = table[:2], table[2], table[3:-2], table[-2:]
+        self._in_order = np.minimum(self._at_once, by_rule)
 
     def __call__(self, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of kernels, parts of each, ascending, and whether the parts of all tiles run at once, as the rule of
         such an order demands."""
-        swapped, tall, wide, tile_k, at_once, by_rule = self._table
-        words = problem.in_words
-        m, n = float(words.m), float(words.n)  # integers of 64 bits would end below some sizes
-        tiles = np.ceil(np.where(swapped, n, m) / tall) * np.ceil(np.where(swapped, m, n) / wide)
-        most = np.minimum(PARTS_MAX, np.minimum(at_once, np.ceil(words.k / tile_k)))
-        most = np.minimum(most, WORKSPACE_BYTES_MAX // (tiles * 4 * tall * wide))
+        words, (tall, wide) = problem.in_words, self._reach
+        # sizes as floats: integers of 64 bits would end below some
+        tiles = np.ceil(float(words.m) / tall) * np.ceil(float(words.n) / wide)
+        most = np.minimum(np.minimum(PARTS_MAX, self._at_once), np.ceil(words.k / self._tile_k))
+        most = np.minimum(most, np.floor(WORKSPACE_BYTES_MAX / (4 * tall * wide * tiles)))
         if problem.batch_invariant:
-            parts = np.full((len(tiles), 1), parts_of(words.n, words.k), dtype=float)
+            parts = np.full((1, len(tiles)), float(parts_of(words.n, words.k)))
         else:
-            filling = [np.minimum(most, at_once // np.ceil(tiles / rounds)) for rounds in ROUNDS_OF_PARTS]
-            parts = np.stack([*filling, *(np.full(len(tiles), float(few)) for few in FEW_PARTS)], 1)
-            parts.sort(1)
-        considered = (parts > 1) & (parts <= most[:, None])
-        considered[:, 1:] &= parts[:, 1:] > parts[:, :-1]
-        rows, columns = considered.nonzero()
-        chosen = parts[rows, columns]
-        return rows, chosen.astype(int), tiles[rows] * chosen <= np.minimum(at_once, by_rule)[rows]
+            filling = np.floor(self._at_once / np.ceil(tiles / ROUNDS_OF_PARTS))
+            parts = np.concatenate((self._few, np.minimum(most, filling)))
+        considered = (parts > 1) & (parts <= most)
+        considered[1:] &= parts[1:] > np.maximum.accumulate(parts)[:-1]
+        kernels, order = considered.T.nonzero()
+        chosen = parts[order, kernels]
+        return kernels, chosen, tiles[kernels] * chosen <= self._in_order[kernels]
 
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
@@ -70,4 +71,4 @@ def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[i
         >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
         ((2, 3, 8, 16, 22), (2,))
     """
-    return tuple(PartsAtLaunch([kernel], chip)(problem)[1].tolist()) if kernel.parts_at_launch else (kernel.split_k,)
+    return tuple(map(int, PartsAtLaunch([kernel], chip)(problem)[1])) if kernel.parts_at_launch else (kernel.split_k,)

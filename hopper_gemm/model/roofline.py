@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import prod
 
 from hopper_gemm.model import hopper
@@ -135,16 +133,17 @@ def tile_order(
         >>> tile_order(3, 3, "m", 2, serpentine=True)
         [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
     """
+    count = tiles_m * tiles_n if most is None else min(most, tiles_m * tiles_n)
+    return [tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
+
+
+def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
+    """A tile (m, n) by its number in the order; other arguments as of :func:`tile_order`."""
     walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
-
-    def tiles() -> Iterator[tuple[int, int]]:
-        for group, start in enumerate(range(0, across, swizzle)):
-            steps = reversed(range(walk)) if serpentine and group % 2 else range(walk)
-            for step in steps:
-                for side in range(start, min(start + swizzle, across)):
-                    yield (step, side) if raster == "m" else (side, step)
-
-    return list(islice(tiles(), most))
+    group, rest = divmod(number, walk * swizzle)
+    step, side = divmod(rest, min(swizzle, across - group * swizzle))
+    step, side = walk - 1 - step if serpentine and group % 2 else step, side + group * swizzle
+    return (step, side) if raster == "m" else (side, step)
 
 
 def best_swizzle(config: GemmConfig, chip: Chip = SXM) -> float:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import binaries, choose
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import Fixed, predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem, problem_from
 from hopper_gemm.model.tuned import FILE, TunedEntry, itself, read_tuned, write_tuned
@@ -141,6 +143,26 @@ def test_two_consumers_promote_while_one_multiplies_and_a_lone_one_does_not():
     assert resolve(pair).readers == 2
     assert predict(lone, promoted).seconds > predict(lone, PROBLEM).seconds
     assert predict(pair, promoted) == predict(pair, PROBLEM)
+
+
+def test_scales_of_blocks_take_longer_by_columns_and_with_a_second_consumer_too():
+    """Each stage is promoted by a scale; of swapped operands each column of a thread has its own."""
+    row, blocks = (replace(RECIPE, promote=128, scales=scales) for scales in ("row", "blocks"))
+    plain, swapped = (GemmConfig(tile_m=192, tile_n=96, consumers=3, stagger=0, swap_ab=swap) for swap in (False, True))
+    times = [predict(*pair).seconds for pair in ((plain, row), (plain, blocks), (swapped, blocks))]
+    assert times == sorted(set(times))
+    assert predict(plain, blocks) == predict(plain, replace(PROBLEM, promote=128), finish=BLOCKS)
+    assert not choose(blocks, finish=BLOCKS).swap_ab
+
+
+def test_no_product_in_blocks_is_predicted_to_be_faster_than_its_lower_bound():
+    kernels = [kernel for kernel in binaries() if not kernel.parts_at_launch]
+    bounds = LowerBounds([Fixed(kernel) for kernel in kernels])
+    rows, parts = np.arange(len(kernels)), np.array([kernel.split_k for kernel in kernels])
+    for m, n, k in ((64, 7168, 2048), (4096, 2112, 7168), (8192, 8192, 8192)):
+        problem = ScaledProblem(m, n, k, "e4m3_bf16", promote=128, scales="blocks")
+        for kernel, bound in zip(kernels, bounds(problem, rows, parts), strict=True):
+            assert bound <= predict(kernel, problem).seconds
 
 
 def test_fp8_is_measured_with_scales_alone():

@@ -7,10 +7,12 @@ import random
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
 from docs.generate.measurements import measurement
+from hopper_gemm.model import menu as menus
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -29,7 +31,7 @@ from hopper_gemm.model.menu import (
     menu,
 )
 from hopper_gemm.model.parts import parts_for
-from hopper_gemm.model.predict import predict
+from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.tune.limits import waves
@@ -113,9 +115,19 @@ def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
         rng = random.Random(str(problem))
         kernels = rng.sample(menu(), 24)
         parts = [rng.randrange(2, 65) if kernel.parts_at_launch else kernel.split_k for kernel in kernels]
-        bounds = LowerBounds(kernels)(problem, range(24), parts)
+        bounds = LowerBounds([Fixed(kernel) for kernel in kernels])(problem, np.arange(24), np.array(parts))
         for kernel, bound, count in zip(kernels, bounds, parts, strict=True):
             assert bound <= predict(kernel.but(split_k=count), problem).seconds * (1 + 1e-12)
+
+
+def test_few_of_hundreds_of_ways_are_predicted_for_a_choice(monkeypatch):
+    """The bounds are close: ways whose bound is beyond the best prediction need none."""
+    predicted = []
+    monkeypatch.setattr(menus, "predict_fixed", lambda *given: predicted.append(given) or predict_fixed(*given))
+    problems = [*drawn(60)]
+    for problem in problems:
+        choose(problem)
+    assert len(predicted) < 4 * len(problems)
 
 
 @pytest.mark.parametrize("columns", [0, 1])
