@@ -84,9 +84,8 @@ def sweep_text() -> str:
         for config in (entry.config, *(other for _, other in without(entry.config))):
             if is_legal(config, entry.problem):
                 values = {name: value for name, value in asdict(config).items() if value != DEFAULTS[name]}
-                lines.append(
-                    f"    {{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in values.items())} }},"
-                )
+                line = ", ".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+                lines.append(f"    {{ {line} }},")
         lines += ["]", ""]
     return "\n".join(lines)
 
