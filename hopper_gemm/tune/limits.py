@@ -40,13 +40,7 @@ class Waves:
 
 
 def waves(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> Waves:
-    """Count the rounds of a persistent launch.
-
-    Args:
-        config: any config.
-        problem: what is multiplied.
-        chip: the GPU.
-    """
+    """Count the rounds of a persistent launch of any config."""
     items = work_items(config, problem)
     at_once = clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm
     resident = min(clusters_launched(config, at_once), items)

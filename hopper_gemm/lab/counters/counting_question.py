@@ -44,15 +44,12 @@ KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)
 
 
 class Counting(Recording):
-    """Counts the configs of a sweep or study into a results folder.
+    """Counts the configs of a sweep's file, all of its legal ones, or of a study's folder, those timed in it, into a
+    results folder.
 
-    Args:
-        target: a sweep's file, for all of its legal configs; or a study's folder, for the configs timed in it.
-        out: folder for the rows.
-        gpu: name of the kind of GPU.
-        kinds: names of :data:`KINDS`; without the profiler nothing is counted of cuBLAS.
-        limit: most configs to count now, the rest is left for a later run; cuBLAS on their problems is added.
-        watch: called with each point, the reason, the number of results so far, and the number in the end.
+    Without the profiler, one of the :data:`KINDS`, nothing is counted of cuBLAS. ``limit`` is the most configs to count
+    now, the rest is left for a later run; cuBLAS on their problems is added. ``watch`` is called with each point, the
+    reason, the number of results so far, and the number in the end.
 
     Raises:
         SpecError, ResultsError: the target has no config that runs, or the folder is of another study.
@@ -159,12 +156,8 @@ def _key(point: Point, kind: str) -> RowKey:
 
 
 def folder_of(target: Path, gpu: str) -> Path:
-    """Return the default folder of a target's counters: its own folder if that takes rows, else a local one.
-
-    Args:
-        target: a study's folder, or a sweep's file.
-        gpu: slug of the GPU.
-    """
+    """Return the default folder of the counters of a study's folder or of a sweep's file, for a GPU's slug: its own
+    folder if that takes rows, else a local one."""
     if not target.is_dir():
         return local_root() / gpu / read_spec(target).name
     return target if (target / ROWS).is_file() else local_root() / gpu / f"{target.resolve().name}-counted"

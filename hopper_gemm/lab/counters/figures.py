@@ -59,11 +59,8 @@ METRICS = tuple(dict.fromkeys(metric for counter in COUNTERS.values() for metric
 
 
 def figures_of(launches: Sequence[ProfiledLaunch]) -> tuple[dict[str, float], str]:
-    """Return the figures of a point's launches, and the note on figures that are missing.
-
-    Args:
-        launches: a single launch, or the several kernels that one call started.
-    """
+    """Return the figures of a launch, or of the several kernels that one call started, and the note on figures that are
+    missing."""
     longest = max(launches, key=lambda launch: launch.values.get("gpu__time_duration.sum", 0.0))
     figures, remarks = {}, []
     for name, counter in COUNTERS.items():

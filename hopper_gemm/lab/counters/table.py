@@ -32,12 +32,8 @@ _SHOWN = (
 
 
 def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
-    """Markdown, one table for each problem; behind each raster stands the swizzle that theory prefers.
-
-    Args:
-        counted: rows of stage ``counters``.
-        sms: SMs of the GPU.
-    """
+    """Return rows of stage ``counters`` in Markdown, one table for each problem; behind each raster stands the swizzle
+    that theory prefers on so many SMs."""
     parts: dict[Any, dict[str, list[str]]] = {}
     for row in counted:
         problem, subject = row.point.problem, row.point.subject

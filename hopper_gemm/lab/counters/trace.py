@@ -61,11 +61,8 @@ class Moment(NamedTuple):
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:
-    """Return the moments of a traced launch, role by role, in the order of a role's steps.
-
-    Args:
-        words: (roles, words) of 32 bits, read as unsigned; the clock may wrap once, and words never written are 0.
-    """
+    """Return the moments of a traced launch, role by role, in the order of a role's steps, from (roles, words) of 32
+    bits, read as unsigned; the clock may wrap once, and words never written are 0."""
     clocks = words.astype(np.int32).view(np.uint32).astype(np.int64)
     entries = [int(entry) for entry in clocks[:, 0] if entry]
     if not entries:
@@ -119,14 +116,8 @@ def trace(
     say: Callable[[str], None] = lambda text: None,
     factory: Callable[[Path | None, int], Handler] = tracing,
 ) -> Path:
-    """Trace every rung of a ladder on each of its problems; return the path of the table of moments.
-
-    Args:
-        target: a sweep's file with rungs, whose names stand in the table.
-        out: folder for the table; an earlier table in it is replaced.
-        gpu: GPU of the launches.
-        say: takes a line for each kernel.
-        factory: makes the handler of the process that traces.
+    """Trace every rung of a ladder, from a sweep's file, on each of its problems; return the path of the table of
+    moments, which replaces an earlier one in the folder. ``factory`` makes the handler of the process that traces.
 
     Raises:
         SpecError, ResultsError: the target has no rungs, or no rung could be traced.

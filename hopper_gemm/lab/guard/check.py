@@ -98,12 +98,7 @@ class Checked:
 
 class Check(Question):
     """Times every guarded config against its binary and against cuBLAS, on the same board; once more, with more pairs,
-    if it did not hold.
-
-    Args:
-        guarded: configs to check.
-        busy: returns the processes that keep a board busy, by its UUID; empty if there are none.
-    """
+    if it did not hold. ``busy`` returns the processes that keep a board busy, by its UUID; empty if there are none."""
 
     def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
         self._guarded, self._busy = {config.point: config for config in guarded}, busy

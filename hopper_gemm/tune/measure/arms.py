@@ -84,15 +84,10 @@ class Graph:
 
 
 class Arm:
-    """One side of a comparison. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the
-    figures; a graph is captured at its first use, and kept.
-
-    Args:
-        launch: launch to time.
-        sets: matrices; launches rotate over them.
-        seconds: rough seconds of one launch with its spacer; each timing updates it.
-        spacer: launched before each launch; None if launches are chained.
-    """
+    """One side of a comparison: a launch, behind a spacer unless launches are chained, that rotates over sets of
+    matrices. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures; a graph is
+    captured at its first use, and kept. ``seconds`` are rough ones of a launch with its spacer; each timing updates
+    them."""
 
     def __init__(self, launch: Launch, sets: Sequence[MatrixSet], seconds: float, spacer: Launch | None = None) -> None:
         self.seconds = seconds

@@ -101,12 +101,8 @@ class Bench:
     differences, so its interval carries the noise of all three. Times are without the spacer; clock, power and energy
     are those of launches with spacers, and energy is left out below :data:`ENERGY_US`.
 
-    Args:
-        device: the GPU.
-        store: folder of compiled kernels, or None for the default.
-        seed: seed of the matrices.
-        spacer: makes the spacer for a number of SMs; None for :func:`hopper_gemm.tune.measure.arms.touch`.
-        load: loads the kernel of a config and a problem from the folder; None for :func:`load_any`.
+    ``store`` is the folder of compiled kernels, None for the default; ``spacer`` makes the spacer for a number of SMs;
+    ``load`` loads the kernel of a config and a problem from the folder.
     """
 
     def __init__(
@@ -142,21 +138,12 @@ class Bench:
         following: Point | None = None,
         finalists: Sequence[str] = (),
     ) -> Outcome:
-        """Measure a point.
+        """Measure a point: a legal config, or a baseline, which is timed against itself.
 
-        Args:
-            point: a legal config, or a baseline, which is timed against itself.
-            protocol: protocol of the point's regime.
-            process: number of this process, noted with each pair.
-            race: when to drop the config, and which leader it is compared with.
-            following: compiled point that is likely to be measured next: its kernel is loaded while the GPU works on
-                this point.
-            finalists: recipes of another process among which the baseline's candidate is chosen; if there are none,
-                all candidates are searched.
-
-        Returns:
-            The outcome. Figures of a dropped config are those of the look at which it was dropped; ``pairs`` is the
-            number of pairs until then.
+        ``race`` says when to drop the config; its figures are then those of that look, and ``pairs`` counts until then.
+        The kernel of ``following``, the compiled point that is likely to be measured next, is loaded while the GPU
+        works on this one. The baseline's candidate is chosen among the recipes of another process's ``finalists``, or,
+        without any, by a search.
 
         Raises:
             ValueError: the protocol is not of the point's regime, or the baseline is unknown.

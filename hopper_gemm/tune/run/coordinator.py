@@ -39,12 +39,7 @@ class RunError(ValueError):
 
 
 class Coordinator:
-    """Runs questions on workers, one after the other; the workers stay from question to question.
-
-    Args:
-        executor: the workers.
-        say: takes a line for the user.
-    """
+    """Runs questions on the workers of an executor, one after the other; the workers stay from question to question."""
 
     def __init__(self, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
         self._executor, self._say = executor, say

@@ -43,15 +43,9 @@ TRIES = 2
 
 
 def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bool) -> None:
-    """Run a worker in this process, until its coordinator hangs up or its GPU cannot be used.
-
-    Args:
-        line: brings tasks as (number, task), in any order; takes each :data:`hopper_gemm.tune.run.task.Event`.
-        job: settings of the run.
-        gpu: index among the visible GPUs.
-        cores: CPU cores of the worker and its compilers.
-        by_main: argument of :func:`hopper_gemm.compiler.child.settle_in`.
-    """
+    """Run a worker in this process on a GPU and some CPU cores, until its coordinator hangs up or its GPU cannot be
+    used. The line brings tasks as (number, task), in any order, and takes each :data:`hopper_gemm.tune.run.task.Event`;
+    ``by_main`` is that of :func:`hopper_gemm.compiler.child.settle_in`."""
     worker = None
     try:
         log = job.log or log_file(job.study)

@@ -14,14 +14,10 @@ from hopper_gemm.tune.parameters import DEFAULTS, FIELDS
 
 
 class LegalSpace:
-    """Legal configs, each with a number, a category of each parameter, and coordinates.
+    """Legal configs, resolved and each once, with a number, a category of each parameter, and coordinates.
 
     Of the parameters that vary, those that tell the configs apart are kept: ``stages`` is dropped where it follows from
-    the tile.
-
-    Args:
-        configs: legal, resolved, each once.
-        as_text: whether Optuna sees numbers as categories too, not as integers in their range.
+    the tile. With ``as_text`` Optuna sees numbers as categories too, not as integers in their range.
     """
 
     def __init__(self, configs: Sequence[GemmConfig], *, as_text: bool = False) -> None:
@@ -76,12 +72,8 @@ class LegalSpace:
             return None
 
     def nearest(self, parameters: Mapping[str, Any], free: np.ndarray) -> int:
-        """Return the number of the free config closest to parameters that may be illegal or taken.
-
-        Args:
-            parameters: a category of each parameter, or a number in its range.
-            free: numbers of configs.
-        """
+        """Return the number of the config, of the free ones, that is closest to parameters that may be illegal or
+        taken: a category of each parameter, or a number in its range."""
         values = {}
         for name in self.names:
             code = self._code_of[name].get(str(parameters[name]))

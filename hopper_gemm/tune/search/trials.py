@@ -57,11 +57,7 @@ def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 
 
 def write_journal(study: Study, path: Path) -> None:
-    """Write the rows of a sweep or a search as a journal, whole or not at all.
-
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        path: of the file; it must not exist.
+    """Write the rows of a sweep or a search as a journal, whole or not at all, in a file that must not exist.
 
     Raises:
         ResultsError: the study has no such rows, or the file exists or cannot be written.

@@ -80,11 +80,8 @@ def json_of(text: str, path: Path) -> Any:
 
 
 def read_object(path: Path, checks: bool = True) -> dict[str, Any]:
-    """Return the object of a JSON file that :func:`write_sealed` wrote.
-
-    Args:
-        path: of the file.
-        checks: False to read one whose sum is missing or wrong.
+    """Return the object of a JSON file that :func:`write_sealed` wrote; unless ``checks``, of one whose sum is missing
+    or wrong too.
 
     Raises:
         ResultsError: it holds something else, or was changed since.

@@ -35,14 +35,12 @@ def looks(rows: Iterable[Row]) -> tuple[int, ...]:
 
 
 def pool(rows: Sequence[Row]) -> Row:
-    """Return the rows of a point as one, in which boards count alike, however many processes each had.
+    """Return the rows of a point, as :func:`by_point` gives them, as one, in which boards count alike, however many
+    processes each had.
 
     A point measured once keeps its row. Else the speedup is that of :func:`hopper_gemm.tune.statistics.speedup`; on one
     board times are medians over all pairs, and other figures are means over processes; of several boards, both are
     means of the boards' figures.
-
-    Args:
-        rows: of one point and stage, as :func:`by_point` gives them.
     """
     boards = [_of_board(of) for of in _by_board(rows)]
     return boards[0] if len(boards) == 1 else _merged(boards, _speedup([board.samples for board in boards]))

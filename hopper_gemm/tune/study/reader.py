@@ -122,11 +122,8 @@ def packed(folder: Path) -> Path:
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
-    """Return the folders of the recorded studies of a name, the archived ones last.
-
-    Args:
-        name: of the folder, for an archived one without its date; a glob pattern.
-    """
+    """Return the folders of the recorded studies of a name, for an archived one without its date, or of a glob pattern;
+    the archived ones last."""
     root = results_root()
     patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}", f"archive/*/*/{name}")
     paths = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))

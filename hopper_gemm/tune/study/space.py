@@ -77,12 +77,9 @@ def count(spec: Spec) -> int:
 
 
 def points(spec: Spec, only: Collection[Point] | None = None) -> dict[Point, str]:
-    """Return every point with the reasons why it cannot run, empty if it can. For each regime (bursts first: they are
-    quick), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
-
-    Args:
-        spec: the question.
-        only: points to choose among; None for all. What a spec keeps is chosen among these.
+    """Return every point, or those of ``only``, with the reasons why it cannot run, empty if it can. For each regime
+    (bursts first: they are quick), context, problem and kind of data, every config in the order of the file, the last
+    parameter fastest. What a spec keeps is chosen among ``only``.
 
     Raises:
         SpecError: a problem has more than :data:`MOST`.
@@ -122,12 +119,8 @@ class Space:
 
 
 def space_of(spec: Spec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
-    """Return the space of a study; refused points are kept only where they get a row.
-
-    Args:
-        spec: the question.
-        only: points that can be answered; None for all.
-        each: maps a function over the problems, such as a pool of processes does.
+    """Return the space of a study, or its points of ``only``, which can be answered; refused points are kept only where
+    they get a row. ``each`` maps a function over the problems, such as a pool of processes does.
 
     Raises:
         SpecError: there are too many to enumerate.

@@ -457,11 +457,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def checked(raw: dict[str, Any], where: str) -> Spec:
-    """Return a spec from its keys. Mistakes of one key and between keys are reported together.
-
-    Args:
-        raw: as TOML gives them.
-        where: what each mistake's line begins with.
+    """Return a spec from its keys as TOML gives them. Mistakes of one key and between keys are reported together, in
+    lines that begin with ``where``.
 
     Raises:
         SpecError: it is no spec; all mistakes at once, one line each.

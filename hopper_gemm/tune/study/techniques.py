@@ -19,16 +19,10 @@ def promising(
     warm: Iterable[Kernel] = (),
     chip: Chip = SXM,
 ) -> set[Kernel]:
-    """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
-    evenly over the techniques, since the model may be wrong about a whole technique.
-
-    Args:
-        configs: legal on the problem.
-        problem: what is multiplied.
-        keep: binaries; every config that launches one of these stays.
-        warm: configs whose binaries stay as well, whatever the model predicts.
-        chip: the GPU.
-    """
+    """Return the kernels, of configs that are legal on a problem, of the ``keep`` binaries that the model predicts to
+    be fastest, with every config that launches one of these. A quarter of the binaries is spread evenly over the
+    techniques, since the model may be wrong about a whole technique; binaries of ``warm`` configs stay whatever the
+    model predicts."""
     ranked: dict[Kernel, tuple[Any, ...]] = {}
     for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
         ranked.setdefault(config.compiled(), technique(config))

@@ -81,13 +81,7 @@ class Mean:
 def recorded(
     names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
 ) -> Study:
-    """Return the recorded comparison with the most matching rows, without its other rows.
-
-    Args:
-        names: recorded folders; the earlier ones win a tie.
-        problems: problems to keep.
-        against: baselines to keep.
-        regime, context: timing conditions to keep.
+    """Return the recorded comparison with the most matching rows, without its other rows; earlier names win a tie.
 
     Raises:
         ResultsError: no folder has a matching row.
@@ -121,9 +115,6 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
     Where several configs were measured, the last one counts. A record has the columns of a row that are not missing,
     and ``problem``, ``config``, ``speedup`` and ``looks`` (processes, board by board) among them.
-
-    Args:
-        rows: of stage ``compare``.
     """
     records: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in by_point(rows):
@@ -147,11 +138,8 @@ def as_published(record: Mapping[str, Any]) -> Ratio:
 
 
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
-    """Return a mean for each regime, context and baseline with a figure; isolated, the headline, comes first.
-
-    Args:
-        records: of :func:`cells`.
-    """
+    """Return a mean of :func:`cells` for each regime, context and baseline with a figure; isolated, the headline, comes
+    first."""
     parts: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         parts.setdefault((record["regime"], record["context"], record["against"]), []).append(record)
@@ -187,12 +175,8 @@ def compare_page(study: Study) -> str:
 
 
 def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the table of one regime as text: a line for each problem and context, a column for each baseline, then the
-    means. Its index is the problem.
-
-    Args:
-        records: of :func:`cells`.
-    """
+    """Return the table of the :func:`cells` of one regime as text: a line for each problem and context, a column for
+    each baseline, then the means. Its index is the problem."""
     names = [name for name in AGAINST if any(record["against"] == name for record in records)]
     by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in records:

@@ -30,11 +30,8 @@ Record = Mapping[str, Any]
 
 
 def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
-    """Return the measured cells by series and problem; problems stand in the order of their launch times.
-
-    Args:
-        records: of :func:`hopper_gemm.tune.tables.comparison.cells`, of one regime and context.
-    """
+    """Return the measured :func:`hopper_gemm.tune.tables.comparison.cells` of one regime and context by series and
+    problem; problems stand in the order of their launch times."""
     by_problem: dict[str, dict[str, Record]] = {name: {} for name in launches(records)}
     for record in records:
         if record["status"] == "ok":
@@ -52,15 +49,8 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
 
 @plt.rc_context(STYLE)
 def forest(records: Sequence[Record], path: Path, title: str) -> None:
-    """Draw a comparison: a panel for each regime and context, a line for each problem, geometric means at the bottom.
-
-    Nothing is drawn of a comparison of a single problem.
-
-    Args:
-        records: of :func:`hopper_gemm.tune.tables.comparison.cells`.
-        path: file to write.
-        title: above all panels.
-    """
+    """Draw the :func:`hopper_gemm.tune.tables.comparison.cells` of a comparison: a panel for each regime and context, a
+    line for each problem, geometric means at the bottom. Nothing is drawn of a comparison of a single problem."""
     by_conditions: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: CONTEXTS.index(record["context"])):
         by_conditions.setdefault((record["regime"], record["context"]), []).append(record)

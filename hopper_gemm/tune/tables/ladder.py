@@ -58,12 +58,8 @@ class MeasuredRung:
 
 
 def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[MeasuredRung]:
-    """Return the rungs, each with its row of every group; rungs with the same config share the row.
-
-    Args:
-        rows: of a study's sweep.
-        rungs: as provenance notes them: name, adds, from, config.
-    """
+    """Return the rungs, as provenance notes them (name, adds, from, config), each with its row of every group of a
+    sweep; rungs with the same config share the row."""
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, MeasuredRung] = {}
     for rung in rungs:
@@ -100,12 +96,8 @@ def rung_table(steps: Sequence[MeasuredRung], group: Group) -> pd.DataFrame:
 
 
 def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each rung and group: the rung, the rung it starts from, its gain, and the row of its config.
-
-    Args:
-        steps: of :func:`ladder`.
-        rows: with the columns of a group, and ``config``, the label.
-    """
+    """Return a row for each rung and group: the rung, the rung it starts from, its gain, and the row of its config,
+    which has the columns of a group and ``config``, the label."""
     rungs = [
         {"rung": step.name, "starts_from": step.start, "gain": result.gain, "config": label, **asdict(result.group)}
         for step in steps

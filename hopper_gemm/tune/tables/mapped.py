@@ -59,11 +59,7 @@ class Mapped:
 
 
 def mapped(rows: Iterable[Row]) -> list[Mapped]:
-    """Return the problems of a map whose pick was measured.
-
-    Args:
-        rows: of stage ``map``.
-    """
+    """Return the problems of a map whose pick was measured."""
     by_problem: dict[GemmProblem, list[Row]] = defaultdict(list)
     for row in rows:
         if row.ok:
@@ -174,13 +170,7 @@ def map_page(study: Study) -> str:
 
 @plt.rc_context(STYLE)
 def map_picture(problems: Sequence[Mapped], path: Path, title: str) -> None:
-    """Draw every problem over the time of torch.mm: its pick, and its best measured kernel.
-
-    Args:
-        problems: the problems, at least one.
-        path: file to write.
-        title: above the picture.
-    """
+    """Draw every problem over the time of torch.mm: its pick, and its best measured kernel."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     us = [problem.torch_us for problem in problems]
     series: Mapping[str, tuple[list[float], str]] = {

@@ -59,13 +59,8 @@ milliseconds, ``baseline_runtimes`` the baseline's part of the pairs."""
 
 
 def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return one problem, regime and context as a T4 results document.
-
-    Args:
-        study: the study of the rows.
-        rows: a group of its sweep; their pairs become ``runtimes`` and the measurement ``baseline_runtimes``, in the
-            same order.
-    """
+    """Return the rows of a group of a sweep as a T4 results document; their pairs become ``runtimes`` and the
+    measurement ``baseline_runtimes``, in the same order."""
     provenance, point = study.provenance, rows[0].point
     created = provenance.get("created")
     begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
@@ -111,15 +106,11 @@ def metadata(study: Study) -> dict[str, Any]:
 
 
 def export(folder: Path, out: Path | None = None) -> list[Path]:
-    """Write a study as T4: a results file for each problem, regime and context, and one of metadata.
+    """Write a study as T4; return the files: a results file for each problem, regime and context, and last one of
+    metadata.
 
-    Args:
-        folder: of the study.
-        out: the results file, by default ``t4.json`` in the current folder; where there are several, each has its own
-            name, such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
-
-    Returns:
-        The files, the metadata last.
+    The results file is by default ``t4.json`` in the current folder; where there are several, each has its own name,
+    such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
 
     Raises:
         ResultsError: the folder is no study, or has no rows of a sweep, or the files cannot be written.

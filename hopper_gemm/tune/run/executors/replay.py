@@ -15,11 +15,8 @@ WORKER = "record"
 
 
 class Replay:
-    """One worker that returns recorded rows, and rows without a status for points that were not recorded.
-
-    Args:
-        study: recorded study, of any version.
-    """
+    """One worker that returns the rows of a recorded study, and rows without a status for points that were not
+    recorded."""
 
     def __init__(self, study: Study) -> None:
         self._rows = {row.key: row for row in study.rows}

@@ -38,16 +38,11 @@ SEARCHED = ("cublaslt", "heuristics")
 
 
 class Comparison(Recording):
-    """A comparison in its results folder. The first worker that joins opens the folder.
+    """A comparison, by a spec with a ``config``, in its results folder, which the first worker that joins opens; the
+    name of its kind of GPU is empty until then.
 
-    Args:
-        spec: spec with a ``config``.
-        out: results folder.
-        gpu: name of the kind of GPU; empty until a worker joins.
-        tables: tuned tables, in order.
-        limit: most rows to measure now; the rest is left for a later run.
-        watch: called with each row, the number of rows so far, and the number in the end.
-        say: takes a line for the user.
+    Tuned tables count in order. ``limit`` is the most rows to measure now; the rest is left for a later run. ``watch``
+    is called with each row, the number of rows so far, and the number in the end.
 
     Raises:
         ResultsError: the folder is of another study, or damaged.
@@ -95,9 +90,6 @@ class Comparison(Recording):
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching;
         cases without finalists are still searched.
-
-        Args:
-            folder: results folder of that comparison.
 
         Raises:
             ResultsError: it is no results folder, or its finalists are of another GPU or another cuBLAS.

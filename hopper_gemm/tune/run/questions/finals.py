@@ -26,14 +26,9 @@ TWIN = "same machine code as"
 
 
 class Finals:
-    """The finals of a sweep.
-
-    Args:
-        spec: gives the number of finals of each case (:func:`place_of`).
-        folder: results folder, with rows of the sweep and of earlier finals.
-        noises: returns the noise floor of each case.
-        boards: boards of the workers that joined.
-    """
+    """The finals of a sweep: as many of each case (:func:`place_of`) as the spec says. The folder holds rows of the
+    sweep and of earlier finals; ``noises`` returns the noise floor of each case; boards are those of the workers that
+    joined."""
 
     def __init__(
         self,

@@ -74,17 +74,12 @@ def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip
 
 
 class Map(Recording):
-    """A map in its results folder. A problem is measured on one board: first the pick's kernels, then the drawn
+    """A map, by a spec with a ``menu``, in its results folder, which the first worker that joins opens; the name of its
+    kind of GPU is empty until then. A problem is measured on one board: first the pick's kernels, then the drawn
     kernels, which are raced.
 
-    Args:
-        spec: spec with a ``menu``.
-        out: results folder.
-        gpu: name of the kind of GPU; empty until a worker joins.
-        seconds: time after which no further problem is begun; None: no limit.
-        watch: called with each row, the number of problems begun so far, and the number of all problems.
-        say: takes a line for the user.
-        clock: returns seconds.
+    After some ``seconds``, if given, no further problem is begun. ``watch`` is called with each row, the number of
+    problems begun so far, and the number of all problems; ``clock`` returns seconds.
 
     Raises:
         ResultsError: the folder is of another question, or damaged.

@@ -86,18 +86,12 @@ Watcher = Callable[[Progress], None]
 
 
 class Sweep(Recording):
-    """A sweep in its results folder. The first worker that joins opens the folder.
+    """A sweep in its results folder, which the first worker that joins opens.
 
-    Args:
-        spec: the question.
-        out: results folder.
-        provenance: provenance keys of the source, such as the digest of the kernel; ``gpu`` needs only the name until a
-            worker joins.
-        source: ``measured`` or ``replayed``.
-        only: points that can be measured, or that a replayed study has; None for all.
-        trials: number of points after which it stops; the rest is left for a later run.
-        watch: called with the progress after each row.
-        say: takes a line for the user.
+    Provenance are the keys of the source (``measured`` or ``replayed``), such as the digest of the kernel; its ``gpu``
+    needs only the name until a worker joins. ``only`` are points that can be measured, or that a replayed study has;
+    after ``trials`` points it stops, and the rest is left for a later run. ``watch`` is called with the progress after
+    each row.
 
     Raises:
         ResultsError: the folder holds another sweep, takes no more rows, or is damaged.

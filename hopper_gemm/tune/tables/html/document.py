@@ -39,10 +39,6 @@ VEGA_LITE = "6.4"
 def write(study: Study, path: Path) -> None:
     """Write a study's page as one file.
 
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        path: of the file.
-
     Raises:
         ModuleNotFoundError: the extra ``tune`` is not installed.
     """

@@ -113,13 +113,9 @@ def table_cells(study: Study) -> tuple[str, str, list[Record]]:
 
 
 def roofline(study: Study) -> tuple[list[Record], list[Record]]:
-    """Return the best of each problem, and the ceilings of the chip.
-
-    Returns:
-        Points (intensity in FLOP for each byte of A, B and C, rate in TFLOP/s, ours and the baseline's), and ceilings:
-        the two ends of a line each, with its name. The ceiling of the tensor cores is the fastest burst that the model
-        assumes, or that of the study where it is faster.
-    """
+    """Return the best of each problem, and the ceilings of the chip, as points of intensity (FLOP for each byte of A, B
+    and C) and rate in TFLOP/s: ours and the baseline's, and the two ends of each ceiling. That of the tensor cores is
+    the fastest burst that the model assumes, or that of the study where it is faster."""
     points = []
     stage = next(name for name in ("sweep", "compare", "map") if study.stage(name))
     for group, part in groups(rows_of(study, stage)):
