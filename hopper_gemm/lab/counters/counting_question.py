@@ -29,11 +29,7 @@ CHUNK = 32
 
 
 def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """Count a launch of each point under the profiler, which must have the GPU to itself.
-
-    Raises:
-        ProfilerError: the profiler is missing or cannot work here.
-    """
+    """Count a launch of each point under the profiler, which must have the GPU to itself."""
     from hopper_gemm.lab.counters.profiler import find_profiler
 
     return count(points, gpu, find_profiler(), store=store)

@@ -76,11 +76,7 @@ class RecordedBinary:
 
 
 def with_arguments(launcher: Any, names: Sequence[str]) -> Any:
-    """Adapt a launcher that takes only some of today's arguments.
-
-    Raises:
-        ValueError: an argument is none of today's.
-    """
+    """Adapt a launcher that takes only some of today's arguments."""
     places = [NAMES.index(name) for name in names]
     return launcher if tuple(names) == NAMES else lambda *arguments: launcher(*(arguments[at] for at in places))
 
@@ -107,11 +103,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
 
 
 def recorded_binaries(folder: Path) -> list[RecordedBinary]:
-    """Return the binaries of a folder, sorted by name; none if the folder is missing.
-
-    Raises:
-        RecordedBinaryError: a file is not of this form.
-    """
+    """Return the binaries of a folder, sorted by name; none if the folder is missing."""
     return [read_binary(path) for path in sorted(folder.glob("*.json"))]
 
 

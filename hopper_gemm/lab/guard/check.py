@@ -174,11 +174,7 @@ class Check(Question):
 
 
 def guarded_of(table: Path) -> list[Guarded]:
-    """Return the guarded configs of a tuned table: the binaries in its folder, with their entries.
-
-    Raises:
-        TunedTableError, RecordedBinaryError: a file is damaged.
-    """
+    """Return the guarded configs of a tuned table: the binaries in its folder, with their entries."""
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
     binaries = listed_binaries(table)
@@ -218,11 +214,7 @@ def listed_binaries(table: Path) -> list[RecordedBinary]:
 
 def codes(binaries: Sequence[RecordedBinary], store: Path | None = None) -> dict[str, Any]:
     """Return today's machine code and launch arguments of guarded configs, with the versions of the compiling packages.
-    It compiles; no GPU is needed.
-
-    Raises:
-        ChildProcessError: a kernel does not compile.
-    """
+    It compiles; no GPU is needed."""
     kernels = KernelStore(store or default_store())
     compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
     kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
@@ -238,11 +230,7 @@ def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
 
 
 def record_codes(table: Path) -> int:
-    """Record today's machine code beside a tuned table, whose recorded binaries stay; return the number of kernels.
-
-    Raises:
-        RecordedBinaryError: a file is damaged.
-    """
+    """Record today's machine code beside a tuned table, whose recorded binaries stay; return the number of kernels."""
     today = codes(listed_binaries(table))
     write_sealed(table.with_name(CODES), today)
     return len(today["kernels"])
@@ -251,11 +239,7 @@ def record_codes(table: Path) -> int:
 def record(table: Path) -> list[RecordedBinary]:
     """Record today's binaries of the best configs beside their tuned table, in place of the former binaries: of every
     problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
-    needed.
-
-    Raises:
-        TunedTableError, ResultsError: a file is missing or damaged.
-    """
+    needed."""
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
     seed_table = table.parent / "seed-table"

@@ -141,11 +141,7 @@ class Coordinator:
         return self._question.next(member)
 
     def _handle(self, events: Sequence[tuple[str, Event]]) -> None:
-        """Handle events of workers, and record their rows together.
-
-        Raises:
-            RunError: all of the first points crashed.
-        """
+        """Handle events of workers, and record their rows together."""
         rows: list[tuple[Joined, Row]] = []
         for name, event in events:
             if isinstance(event, Joined):
@@ -250,10 +246,6 @@ class Coordinator:
 
 
 def run(question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
-    """Run a question, and close it and its workers however it ends.
-
-    Raises:
-        NoHopperError, RunError: as :meth:`Coordinator.run`.
-    """
+    """Run a question, and close it and its workers however it ends."""
     with closing(Coordinator(executor, say)) as coordinator:
         coordinator.run(question)

@@ -145,11 +145,7 @@ class Worker:
         return all(kernel is None or self._pool.built(kernel) is not None for kernel in kernels_of(task))
 
     def _open_gpu(self) -> None:
-        """Lock the GPU, start the children, and describe the GPU to the coordinator.
-
-        Raises:
-            NoHopperError: another process holds the GPU, or it cannot be used.
-        """
+        """Lock the GPU, start the children, and describe the GPU to the coordinator."""
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
         since, announced = time.strftime("%H:%M:%S", time.localtime()), False
         until = time.monotonic() + GPU_SECONDS
@@ -168,11 +164,7 @@ class Worker:
         self._send(self._describe())
 
     def _describe(self) -> Joined:
-        """Ask the measuring child to describe the GPU and the baselines.
-
-        Raises:
-            NoHopperError: the GPU cannot be used.
-        """
+        """Ask the measuring child to describe the GPU and the baselines."""
         assert self._child is not None
         for _ in range(TRIES):
             reply = self._request(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)

@@ -21,6 +21,7 @@ from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import LegalSampler, Plugged, Ranked, diverse, predictions, speedup_of
 from hopper_gemm.tune.study.files import here_or_recorded
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import begun_with, place_of
@@ -132,11 +133,8 @@ class Search:
 
     def _grouped(self, legal: Sequence[Point]) -> list[_Task]:
         """Return the tasks, each with its points."""
-        grouped: dict[str, list[Point]] = {}
-        for point in legal:
-            grouped.setdefault(place_of(point), []).append(point)
         tasks = []
-        for name, points in grouped.items():
+        for name, points in grouped(legal, place_of).items():
             task = _Task(name, points, target=min(len(points), self._spec.budget.trials or len(points)))
             task.done = {number for point, number in task.number.items() if point in self._rows}
             self._task_of |= dict.fromkeys(points, task)

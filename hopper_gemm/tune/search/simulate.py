@@ -12,6 +12,7 @@ import numpy as np
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of
@@ -184,10 +185,9 @@ def recorded_tasks(folder: Path) -> list[RecordedTask]:
     Raises:
         ResultsError: the folder holds neither, or no task with two configs that ran.
     """
-    by_name: dict[str, list[Row]] = {}
-    for row in read_study(folder).stage("sweep", "map"):
-        if row.stage == "sweep" or row.point.against == "cublas":
-            by_name.setdefault(place_of(row.point), []).append(row)
+    rows = read_study(folder).stage("sweep", "map")
+    paired = [row for row in rows if row.stage == "sweep" or row.point.against == "cublas"]
+    by_name = grouped(paired, lambda row: place_of(row.point))
     tasks = [recorded for rows in by_name.values() if (recorded := RecordedTask.of(rows)) is not None]
     if not tasks:
         raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")

@@ -56,11 +56,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ResultsError: no such file, or not JSON; with line and column.
-    """
+    """Return the content of a JSON file."""
     return json_of(read_text(path), path)
 
 

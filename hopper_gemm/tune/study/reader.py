@@ -144,11 +144,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of a folder.
-
-    Raises:
-        ResultsError: a file is damaged, or holds a row twice.
-    """
+    """Return the rows of a folder."""
     return rows_and_digest(folder)[0]
 
 
@@ -202,11 +198,7 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Return the content of packed rows.
-
-    Raises:
-        ValueError, lzma.LZMAError: they are cut, or longer than :data:`UNPACKED_BYTES_MAX`.
-    """
+    """Return the content of packed rows, unless they are cut or longer than :data:`UNPACKED_BYTES_MAX`."""
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKED_BYTES_MAX)
     text = unpacker.decompress(content, UNPACKED_BYTES_MAX)
     if unpacker.eof and not unpacker.unused_data:

@@ -120,11 +120,7 @@ class Space:
 
 def space_of(spec: Spec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
     """Return the space of a study, or its points of ``only``, which can be answered; refused points are kept only where
-    they get a row. ``each`` maps a function over the problems, such as a pool of processes does.
-
-    Raises:
-        SpecError: there are too many to enumerate.
-    """
+    they get a row. ``each`` maps a function over the problems, such as a pool of processes does."""
     parts: list[Space] = list(each(_space_alone, spec.each(), repeat(only)))
     ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
     pairs = [pair for part in parts for pair in part.points.items()]

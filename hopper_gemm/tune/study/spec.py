@@ -429,11 +429,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def command_spec(command: str, problems: Iterable[GemmProblem], **keys: Any) -> Spec:
-    """Return the spec of a command line: problems, and other keys as in a file.
-
-    Raises:
-        SpecError: as :func:`read_spec`.
-    """
+    """Return the spec of a command line: problems, and other keys as in a file."""
     return checked({"problems": [problem.as_dict() for problem in problems], **keys}, command)
 
 

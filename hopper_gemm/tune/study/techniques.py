@@ -10,6 +10,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.tune.study.pooling import grouped
 
 
 def promising(
@@ -26,9 +27,7 @@ def promising(
     ranked: dict[Kernel, tuple[Any, ...]] = {}
     for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
         ranked.setdefault(config.compiled(), technique(config))
-    by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
-    for key, kind in ranked.items():
-        by_technique.setdefault(kind, []).append(key)
+    by_technique = grouped(ranked, lambda key: ranked[key])
     each = keep // 4 // max(1, len(by_technique))
     dealt = [key for of in by_technique.values() for key in of[:each]]
     chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *(config.compiled() for config in warm)}

@@ -17,7 +17,7 @@ from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.pooling import by_point, looks, pool
+from hopper_gemm.tune.study.pooling import by_point, grouped, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
@@ -35,30 +35,19 @@ COMPARE_LEGEND = (
 
 @dataclass(frozen=True)
 class Mean:
-    """Speedup over one baseline, summed up over all problems.
-
-    Args:
-        regime: burst or steady.
-        context: isolated or chained.
-        against: the baseline.
-        speedup, low, high: geometric mean, with the 95 % interval that holds for other processes and boards.
-        problems: number of problems with a figure.
-        total: number of all problems; ``asked`` in the JSON.
-        worst, worst_on: the least speedup and its problem.
-        behind: problems whose whole interval lies below 1.
-    """
+    """Speedup over one baseline, summed up over all problems."""
 
     regime: str
     context: str
     against: str
-    speedup: float
+    speedup: float  # geometric mean, with the 95 % interval that holds for other processes and boards
     low: float
     high: float
-    problems: int
-    total: int
-    worst: float
+    problems: int  # number of problems with a figure
+    total: int  # number of all problems
+    worst: float  # the least speedup and its problem
     worst_on: str
-    behind: tuple[str, ...]
+    behind: tuple[str, ...]  # problems whose whole interval lies below 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name for JSON, ``total`` as ``asked``."""
@@ -140,9 +129,7 @@ def as_published(record: Mapping[str, Any]) -> Ratio:
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
     """Return a mean of :func:`cells` for each regime, context and baseline with a figure; isolated, the headline, comes
     first."""
-    parts: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for record in records:
-        parts.setdefault((record["regime"], record["context"], record["against"]), []).append(record)
+    parts = grouped(records, lambda record: (record["regime"], record["context"], record["against"]))
     averages = []
     for key in sorted(parts, key=lambda key: CONTEXTS.index(key[1])):
         ok = [record for record in parts[key] if record["status"] == "ok"]

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from hopper_gemm.model.tuned import CONTEXTS
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.style import CELL, EVEN, FAINT, OURS, SERIES, STYLE, THEIRS, save
 
@@ -51,9 +52,8 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
 def forest(records: Sequence[Record], path: Path, title: str) -> None:
     """Draw the :func:`hopper_gemm.tune.tables.comparison.cells` of a comparison: a panel for each regime and context, a
     line for each problem, geometric means at the bottom. Nothing is drawn of a comparison of a single problem."""
-    by_conditions: dict[tuple[str, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: CONTEXTS.index(record["context"])):
-        by_conditions.setdefault((record["regime"], record["context"]), []).append(record)
+    ordered = sorted(records, key=lambda record: CONTEXTS.index(record["context"]))
+    by_conditions = grouped(ordered, lambda record: (record["regime"], record["context"]))
     panels = {key: (launches(part), series(part)) for key, part in by_conditions.items()}
     panels = {key: (us, shown) for key, (us, shown) in panels.items() if shown and len(us) > 1}
     if not panels:
@@ -65,13 +65,8 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
         axis.set_title(f"{regime}, {context}", loc="left")
         _panel(axis, us, shown)
     lines = {line.get_label(): line for axis in axes.flat for line in axis.containers}
-    ordered = [name for name in MARKERS if f"over {name}" in lines]
-    figure.legend(
-        [lines[f"over {name}"] for name in ordered],
-        [f"over {name}" for name in ordered],
-        loc="outside lower center",
-        ncols=2,
-    )
+    names = [name for name in (f"over {marker}" for marker in MARKERS) if name in lines]
+    figure.legend([lines[name] for name in names], names, loc="outside lower center", ncols=2)
     save(figure, path, title)
 
 
@@ -118,11 +113,9 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
 
 def launches(records: Sequence[Record]) -> dict[str, float]:
     """Return the time of our launch by problem, us: the median over its baselines, the shortest first."""
-    times: dict[str, list[float]] = {}
-    for record in records:
-        if record["status"] == "ok":
-            times.setdefault(_problem(record), []).append(record["time_us"])
-    return dict(sorted(((name, float(median(us))) for name, us in times.items()), key=lambda item: item[1]))
+    by_problem = grouped((record for record in records if record["status"] == "ok"), _problem)
+    times = {name: float(median(record["time_us"] for record in of)) for name, of in by_problem.items()}
+    return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 def _problem(record: Record) -> str:

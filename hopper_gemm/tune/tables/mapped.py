@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
@@ -60,10 +61,7 @@ class Mapped:
 
 def mapped(rows: Iterable[Row]) -> list[Mapped]:
     """Return the problems of a map whose pick was measured."""
-    by_problem: dict[GemmProblem, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.ok:
-            by_problem[row.point.problem].append(row)
+    by_problem = grouped((row for row in rows if row.ok), lambda row: row.point.problem)
     return [problem for part in by_problem.values() if (problem := _mapped(part)) is not None]
 
 

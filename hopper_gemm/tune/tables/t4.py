@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.tune.study.files import write_json
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.schema import COLUMNS, TIMED
@@ -124,9 +125,7 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     if target.is_dir():
         inside = target / "t4.json"
         raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
-    parts: dict[str, list[Row]] = {}
-    for row in study.stage("sweep"):
-        parts.setdefault(place_of(row.point), []).append(row)
+    parts = grouped(study.stage("sweep"), lambda row: place_of(row.point))
     written = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

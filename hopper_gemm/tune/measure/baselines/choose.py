@@ -100,11 +100,7 @@ class Stopwatch:
 
 
 def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """Return the fastest of a baseline's candidates for a problem whose product is right.
-
-    Raises:
-        BaselineError: no candidate runs and is right; the message has the reason of the first.
-    """
+    """Return the fastest of a baseline's candidates for a problem whose product is right."""
     failed: list[str] = []
     tried = list(candidates)
     ranked = tried
@@ -123,11 +119,7 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL
 
 
 def choose_again(finalists: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """Return the fastest of :attr:`Chosen.finalists` of another process, by the last round of :func:`choose` alone.
-
-    Raises:
-        BaselineError: as :func:`choose`.
-    """
+    """Return the fastest of :attr:`Chosen.finalists` of another process, by the last round of :func:`choose` alone."""
     failed: list[str] = []
     runnable = [candidate for candidate, _ in _timed(finalists, watch.glance, failed)]
     return _final(runnable, len(finalists), watch, failed, care)

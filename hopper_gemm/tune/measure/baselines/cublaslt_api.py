@@ -203,11 +203,7 @@ class Plan:
 
     def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
         """Return at most ``count`` algorithms of the library's heuristic, as it ranks them, with at most this
-        workspace.
-
-        Raises:
-            CublasLtError: no algorithm fits.
-        """
+        workspace."""
         preference = self._made("cublasLtMatmulPreference")
         self._set("cublasLtMatmulPreference", preference, PREFERENCE_WORKSPACE, c_uint64(workspace_bytes))
         results, returned = (HeuristicResult * count)(), c_int()
@@ -217,11 +213,7 @@ class Plan:
         return [result for result in results[: returned.value] if result.state == 0]
 
     def ids(self) -> list[Algo]:
-        """Return an algorithm of each id that the library has for these types, with default attributes.
-
-        Raises:
-            CublasLtError: the library lists no ids.
-        """
+        """Return an algorithm of each id that the library has for these types, with default attributes."""
         numbers, count = (c_int * IDS)(), c_int()
         self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(count))
         made = []
@@ -308,11 +300,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def library() -> Library:
-    """Return the library that torch uses in this process, else the one that the loader finds.
-
-    Raises:
-        OSError: no library is found.
-    """
+    """Return the library that torch uses in this process, else the one that the loader finds."""
     return Library(load(_mapped(MAPS.read_text() if MAPS.is_file() else "")))
 
 

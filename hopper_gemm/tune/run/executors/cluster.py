@@ -174,11 +174,7 @@ class Cluster:
 
 def _key_file(name: str, text: str) -> FileLock:
     """Write a key to a file that only its owner may read, locked while the coordinator lives. Unlocked key files were
-    left by killed coordinators and are removed.
-
-    Raises:
-        ValueError: another coordinator holds the file.
-    """
+    left by killed coordinators and are removed."""
     folder = private_folder("cluster")
     for stale in map(FileLock, folder.glob("*.pem")):
         stale.take()

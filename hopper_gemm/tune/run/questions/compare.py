@@ -43,9 +43,6 @@ class Comparison(Recording):
 
     Tuned tables count in order. ``limit`` is the most rows to measure now; the rest is left for a later run. ``watch``
     is called with each row, the number of rows so far, and the number in the end.
-
-    Raises:
-        ResultsError: the folder is of another study, or damaged.
     """
 
     def __init__(

@@ -80,9 +80,6 @@ class Map(Recording):
 
     After some ``seconds``, if given, no further problem is begun. ``watch`` is called with each row, the number of
     problems begun so far, and the number of all problems; ``clock`` returns seconds.
-
-    Raises:
-        ResultsError: the folder is of another question, or damaged.
     """
 
     def __init__(

@@ -37,11 +37,7 @@ VEGA_LITE = "6.4"
 
 
 def write(study: Study, path: Path) -> None:
-    """Write a study's page as one file.
-
-    Raises:
-        ModuleNotFoundError: the extra ``tune`` is not installed.
-    """
+    """Write a study's page as one file."""
     write_whole(path, document(study))
 
 

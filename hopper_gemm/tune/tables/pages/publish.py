@@ -32,9 +32,6 @@ def publish(folder: Path, pictures: bool = True) -> None:
     ``heatmap-4096x4096x4096-burst-chained.svg``, where a study with facets has several; none of problems that were
     searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``; rows of a
     map ``map.md`` and ``map.svg``.
-
-    Raises:
-        ResultsError: the folder holds no study, or a damaged one; the message says where.
     """
     study = read_study(folder)
     if study.stage("compare"):
