@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.counters.counting import Counted, count
+from hopper_gemm.lab.counters.profiler import find_profiler
 from hopper_gemm.lab.counters.waits import METER, meter
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
@@ -18,6 +19,7 @@ from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.task import Joined, LaunchCounter, Task
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -30,8 +32,6 @@ CHUNK = 32
 
 def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
     """Count a launch of each point under the profiler, which must have the GPU to itself."""
-    from hopper_gemm.lab.counters.profiler import find_profiler
-
     return count(points, gpu, find_profiler(), store=store)
 
 
@@ -141,10 +141,8 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
 
 def _with_baselines(launches: Sequence[Point]) -> list[Point]:
     """Return the points problem by problem, cuBLAS first."""
-    by_problem: dict[Any, list[Point]] = {}
-    for point in launches:
-        by_problem.setdefault(point.problem, [Point(point.problem, "cublas")]).append(point)
-    return [point for group in by_problem.values() for point in group]
+    by_problem = grouped(launches, lambda point: point.problem)
+    return [point for problem, group in by_problem.items() for point in (Point(problem, "cublas"), *group)]
 
 
 def _key(point: Point, kind: str) -> RowKey:

@@ -91,7 +91,7 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 def tracing(store: Path | None, seed: int) -> Handler:
     """Return the handler of a process that traces points: it checks a point's product and returns its moments."""
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.tune.measure.correctness import check, poison
+    from hopper_gemm.tune.measure.correctness import poison
     from hopper_gemm.tune.measure.device import describe_current
     from hopper_gemm.tune.measure.workload import make_workload
 
@@ -101,7 +101,7 @@ def tracing(store: Path | None, seed: int) -> Handler:
         first, rotation = workload.sets[0], cycle(workload.sets)
         poison(first.ours)
         read_trace(kernel, first)
-        result = check(first.ours, workload.reference, point.problem.k)
+        result = workload.check(first.ours)
         if not result.ok:
             raise ArithmeticError(f"traced, the product is wrong: {result.reason}")
         return moments_of([read_trace(kernel, next(rotation)) for _ in range(LAUNCHES)][-1])

@@ -89,13 +89,13 @@ def measure_waits(
     """Check the metered kernel's product once on normal matrices, warm up, and take the mean of some launches. The
     rotation has no end and takes the sets in turn, so that every launch finds the L2 cold."""
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.tune.measure.correctness import check, poison
+    from hopper_gemm.tune.measure.correctness import poison
 
     problem, first = workload.problem, workload.sets[0]
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])
-    result = check(first.ours, workload.reference, problem.k)
+    result = workload.check(first.ours)
     if not result.ok:
         return Counted(point, reason=f"metered, the product is wrong: {result.reason}")
     readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])

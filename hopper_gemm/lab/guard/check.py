@@ -27,10 +27,8 @@ from hopper_gemm.lab.guard.binaries import (
     record_binary,
     recorded_binaries,
 )
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
@@ -178,16 +176,16 @@ def guarded_of(table: Path) -> list[Guarded]:
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
     binaries = listed_binaries(table)
-    configs: dict[GemmProblem, set[GemmConfig]] = {}
-    for binary in binaries:
-        configs.setdefault(binary.problem, set()).add(binary.config)
-    unserved = dict.fromkeys(configs, "")
-    for problem, guarded in configs.items():
-        pick = find([Table(tuple(tuned), table)], problem)
-        if resolve(pick.config) not in guarded:
-            unserved[problem] = f"matmul runs another config on it ({pick.how}: {pick.config})"
+    guarded = {(binary.problem, binary.config) for binary in binaries}
+    picks = {problem: find([Table(tuple(tuned), table)], problem) for problem, _ in guarded}
+    unserved = {
+        problem: f"matmul runs another config on it ({pick.how}: {pick.config})"
+        for problem, pick in picks.items()
+        if (problem, resolve(pick.config)) not in guarded
+    }
     return [
-        Guarded(binary, entries.get((binary.problem, binary.config)), unserved[binary.problem]) for binary in binaries
+        Guarded(binary, entries.get((binary.problem, binary.config)), unserved.get(binary.problem, ""))
+        for binary in binaries
     ]
 
 

@@ -61,10 +61,7 @@ def touch(sms: int) -> Launch:
     pieces: dict[int, torch.Tensor] = {}
 
     def launch(operands: MatrixSet) -> None:
-        piece = pieces.get(id(operands))
-        if piece is None:
-            piece = pieces[id(operands)] = operands.memory[:most]
-        kernel(piece, sms)
+        kernel(pieces.setdefault(id(operands), operands.memory[:most]), sms)
 
     return launch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -114,12 +114,12 @@ class Bench:
         load: Callable[[GemmConfig, GemmProblem, Path | None], Kernel] | None = None,
     ) -> None:
         self.device = device
-        self._store, self._seed = store, seed
-        self._load = load
+        self._seed = seed
         self._new_spacer = partial(spacer or touch, device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
-        self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
+        # behind a padding of operands that TMA cannot reach, as in matmul
+        self._kernel = lru_cache(KEPT)(lambda config, problem: (load or load_any)(config, problem, store))
         self._following: Point | None = None
 
     def prepare(self, point: Point) -> None:
@@ -212,23 +212,11 @@ class Bench:
             self._scene = Scene(workload, checked, spacer, alone)
         return self._scene
 
-    def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """Load the kernel, behind a padding of operands that TMA cannot reach, as in matmul."""
-        key = config, problem
-        if key not in self._kernels:
-            while len(self._kernels) >= KEPT:
-                del self._kernels[next(iter(self._kernels))]
-            self._kernels[key] = (self._load or load_any)(config, problem, self._store)
-        return self._kernels[key]
-
     def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
         """Return the baseline's fastest candidate in this context and regime, chosen at its first use, and its arm."""
         key = point.against, point.context, point.regime
         if key not in scene.baselines:
-
-            def arm(launch: Launch, seconds: float) -> Arm:
-                return scene.arm(launch, seconds, point.context)
-
+            arm = partial(scene.arm, context=point.context)
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             library = baseline_of(point)
             if finalists:
@@ -291,9 +279,7 @@ class Bench:
     ) -> dict[str, Any]:
         """Return figures by column of the results schema, without those that have no value."""
         ratio, flop = speedup(samples), point.problem.flop
-        spacers = [sample.spacer_us or 0.0 for sample in samples]
-        ours = [sample.ours_us for sample in samples]
-        time_us = median(us - spacer for us, spacer in zip(ours, spacers, strict=True))
+        time_us, baseline_us = (median(side) for side in zip(*(sample.bare_us for sample in samples), strict=True))
         tflops, words = flop / time_us / 1e6, point.problem.in_words.flop / time_us / 1e6
         figures: dict[str, Any] = {
             "speedup": ratio.median,
@@ -302,7 +288,7 @@ class Bench:
             "pairs": ratio.pairs,
             "processes": 1,
             "time_us": time_us,
-            "baseline_us": median(sample.baseline_us - spacer for sample, spacer in zip(samples, spacers, strict=True)),
+            "baseline_us": baseline_us,
             "tflops": tflops,
             "sm_mhz": median(timed.ours.sm_mhz for timed in rounds),
             "baseline_sm_mhz": median(timed.baseline.sm_mhz for timed in rounds),
@@ -313,15 +299,13 @@ class Bench:
         peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * figures["sm_mhz"] / 1e6
         figures["tensor_active"] = 100 * words / peak
         if point.context == "isolated":
-            figures["spacer_us"] = median(spacers)
+            figures["spacer_us"] = median(sample.spacer_us or 0.0 for sample in samples)
         if point.context == "chained" or time_us >= ENERGY_US:
-            us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
-            sides = {"": [timed.ours for timed in rounds], "baseline_": [timed.baseline for timed in rounds]}
-            for side, timings in sides.items():
-                watts = [timing.watts for timing in timings if timing.watts is not None]
-                if len(watts) == len(timings):
-                    mean = sum(watts) / len(watts)
-                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
+            for side, name in (("", "ours"), ("baseline_", "baseline")):
+                watts = [timing.watts for timed in rounds if (timing := getattr(timed, name)).watts is not None]
+                if len(watts) == len(rounds):
+                    mean, us = sum(watts) / len(watts), median(getattr(sample, f"{name}_us") for sample in samples)
+                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us * 1e6 / flop}
         return figures
 
 

@@ -145,14 +145,6 @@ HARMFUL_REASONS = {
 POLL_SECONDS = 0.005
 
 
-@dataclass(frozen=True)
-class Tick:
-    """One step of the energy counter: host time in seconds, energy in joules."""
-
-    at: float
-    joules: float
-
-
 class Telemetry:
     """Reads clock event reasons and, if wanted, energy of the GPU with a UUID from NVML while work runs.
 
@@ -165,7 +157,8 @@ class Telemetry:
         self._handle = _handle(uuid)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True) if energy else None
-        self.ticks: list[Tick] = []
+        self.ticks: list[tuple[float, float]] = []
+        """Steps of the energy counter: host time in seconds, energy in joules."""
         self.reasons = 0
 
     def __enter__(self) -> Telemetry:
@@ -180,10 +173,11 @@ class Telemetry:
 
     def watts(self, start: float, end: float) -> float | None:
         """Return the mean power between two host times, from the counter's steps inside; None for fewer than three."""
-        inside = [tick for tick in self.ticks if start <= tick.at <= end]
+        inside = [(at, joules) for at, joules in self.ticks if start <= at <= end]
         if len(inside) < 3:
             return None
-        return (inside[-1].joules - inside[0].joules) / (inside[-1].at - inside[0].at)
+        (first, before), (last, after) = inside[0], inside[-1]
+        return (after - before) / (last - first)
 
     @property
     def harm(self) -> str | None:
@@ -199,7 +193,7 @@ class Telemetry:
         while not self._stop.is_set():
             millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
             if millijoules != last:
-                self.ticks.append(Tick(time.perf_counter(), millijoules / 1000))
+                self.ticks.append((time.perf_counter(), millijoules / 1000))
                 last = millijoules
                 self.look()
             self._stop.wait(POLL_SECONDS)

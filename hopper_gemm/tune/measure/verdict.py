@@ -53,11 +53,8 @@ class Component:
     def half_width(self, looks: Sequence[int] = (1,)) -> float:
         """Return half of a 95 % interval of a mean over boards, as a logarithm; ``looks`` is the number of processes
         that measured the entry, board by board."""
-        return (
-            self.deviations
-            * sqrt(sum(self.between**2 + self.within**2 / processes for processes in looks))
-            / len(looks)
-        )
+        variance = sum(self.between**2 + self.within**2 / processes for processes in looks)
+        return self.deviations * sqrt(variance) / len(looks)
 
 
 COMPONENTS = (

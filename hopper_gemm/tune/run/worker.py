@@ -178,9 +178,9 @@ class Worker:
             built = None if kernel is None else self._pool.result(kernel)
             figures = {} if built is None else compiled_figures(point, built)
             if built is not None and built.status != "ok":
-                yield task.row(point, self._gpu.uuid, built.status, built.reason, figures)
+                yield task.row(point, self._gpu.uuid, built.status, built.reason, figures=figures)
             elif twin := task.twins.get(figures.get("code", "")):
-                yield task.row(point, self._gpu.uuid, "twin", twin, figures)
+                yield task.row(point, self._gpu.uuid, "twin", twin, figures=figures)
             else:
                 self._send(Begun(task.row(point, self._gpu.uuid, "").key))
                 began = time.monotonic()
@@ -194,8 +194,8 @@ class Worker:
                         reason = reason or compile_remark(point, built)
                 if self._job.verbose:
                     self._send(Said(time_report(task, point, outcome, measured - began, time.monotonic() - measured)))
-                result = outcome.status, reason, figures, outcome.samples, outcome.finalists
-                yield task.row(point, self._gpu.uuid, *result)
+                pairs = {"samples": outcome.samples, "finalists": outcome.finalists}
+                yield task.row(point, self._gpu.uuid, outcome.status, reason, figures=figures, **pairs)
 
     def _measure(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; if the process dies over it, try again in a new one."""
@@ -271,9 +271,9 @@ class Worker:
             yield from (task.row(point, board, "crash", str(error)) for point in runnable)
             return
         for (point, figures), counts in zip(runnable.items(), results, strict=False):
-            named = {"baseline_kernel": counts.kernel} if counts.kernel else {}
+            figures |= counts.figures | ({"baseline_kernel": counts.kernel} if counts.kernel else {})
             status = "ok" if counts.figures else "crash"
-            yield task.row(point, board, status, counts.reason or counts.note, {**figures, **counts.figures, **named})
+            yield task.row(point, board, status, counts.reason or counts.note, figures=figures)
 
     def _request(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)

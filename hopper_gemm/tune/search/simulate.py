@@ -112,11 +112,9 @@ def play(
     The sampler tries ``trials`` configs at most, first some ``seeds`` of the model, with ``ahead`` trials pending at a
     time; with the suffix :data:`BLIND` it gets no prediction.
     """
-    space, blind = recorded.space, sampler.endswith(BLIND)
-    level = np.random.default_rng(seed).uniform(
-        0, 1e-12, len(space)
-    )  # not constant, so that the first config is random
-    predicted, seeds = (level, 0) if blind else (recorded.predicted, seeds)
+    space, predicted = recorded.space, recorded.predicted
+    if sampler.endswith(BLIND):  # not constant, so that the first config is random
+        predicted, seeds = np.random.default_rng(seed).uniform(0, 1e-12, len(space)), 0
     proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)
     tried: list[int] = []
     pending: list[int] = []

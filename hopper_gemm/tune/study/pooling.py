@@ -13,7 +13,8 @@ from hopper_gemm.tune.statistics import speedup
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import BY_NAME, FIGURES
 
-Item, Key = TypeVar("Item"), TypeVar("Key")
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 NUMBERS = tuple(name for name in FIGURES if BY_NAME[name].kind == "number")
 

@@ -9,6 +9,7 @@ as line 1. Packed rows are the same lines, compressed, and are checked alike.
 from __future__ import annotations
 
 import lzma
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from typing import Any
 from hopper_gemm.model.sealed import sha256
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.limits import CHIPS, least_seconds
-from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
 from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, values_of
@@ -258,18 +258,9 @@ def missing(study: Study) -> str:
     if "counted" not in provenance.get("finished", {"counted": ""}):
         return ""
     finals = provenance.get("spec", {}).get("final", {}).get("best", 0)
-    ran, had = (_subjects_by_control(study.stage(stage)) for stage in ("sweep", "final"))
-    wanted = {control: min(finals, len(configs)) for control, configs in ran.items()}
-    lacking = sum(max(0, count - len(had.get(control, ()))) for control, count in wanted.items())
-    if lacking:
+    subjects = ({row.point for row in study.stage(stage) if row.ok} for stage in ("sweep", "final"))
+    ran, had = (Counter(point.control for point in points) for points in subjects)
+    wanted = {control: min(finals, count) for control, count in ran.items()}
+    if lacking := sum(max(0, count - had[control]) for control, count in wanted.items()):
         return f"{lacking} of {sum(wanted.values())} finals"
     return "rows"
-
-
-def _subjects_by_control(rows: Iterable[Row]) -> dict[Point, set[Any]]:
-    """Return the kernels and baselines that ran, by their control."""
-    subjects: dict[Point, set[Any]] = {}
-    for row in rows:
-        if row.ok:
-            subjects.setdefault(row.point.control, set()).add(row.point.subject)
-    return subjects

@@ -17,21 +17,13 @@ from hopper_gemm.tune.study.spec import ProblemSection, SpecError, lines_of, rea
 
 
 class ShapeSection(ProblemSection):
-    """One problem of a list, as in a sweep.
+    """One problem of a list, as in a sweep."""
 
-    Args:
-        steady: it belongs to the steady regime too.
-        part: of the map: sizes that people run, log-uniform ones, or ragged ones.
-        family: the model or public list that its size is from.
-        held_out: nothing is fitted to it.
-        search: the map's whole space is searched on it.
-    """
-
-    steady: bool = False
-    part: Literal["", "people", "uniform", "ragged"] = ""
-    family: str = ""
-    held_out: bool = False
-    search: bool = False
+    steady: bool = False  # it belongs to the steady regime too
+    part: Literal["", "people", "uniform", "ragged"] = ""  # of the map: sizes that people run, log-uniform, or ragged
+    family: str = ""  # the model or public list that its size is from
+    held_out: bool = False  # nothing is fitted to it
+    search: bool = False  # the map's whole space is searched on it
 
 
 class Shapes(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product, repeat
 from math import prod
 from typing import Any
@@ -112,7 +112,7 @@ class Space:
     total: int
     left_out: int = 0
 
-    @property
+    @cached_property
     def legal(self) -> list[Point]:
         """Return the points that can run."""
         return [point for point, why in self.points.items() if not why]

@@ -204,7 +204,6 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source(provenance: Mapping[str, Any]) -> str:
-    versions = provenance.get("versions", {})
-    named = ("torch", "cublaslt", "triton", "quack-kernels")
-    libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
-    return source_line(provenance).removesuffix(".") + f"{libraries}."
+    versions, named = provenance.get("versions", {}), ("torch", "cublaslt", "triton", "quack-kernels")
+    libraries = (f"{name} {versions[name]}" for name in named if versions.get(name))
+    return ", ".join([source_line(provenance).removesuffix("."), *libraries]) + "."

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from hopper_gemm.model.tuned import CONTEXTS
@@ -79,10 +80,8 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
         marker, colour = MARKERS[name]
         speedups = [record["speedup"] for record in cells.values()]
         ends = [(record["speedup_low"], record["speedup_high"]) for record in cells.values()]
-        errors = [
-            [max(0.0, mid - a) for mid, (a, _) in zip(speedups, ends, strict=True)],
-            [max(0.0, b - mid) for mid, (_, b) in zip(speedups, ends, strict=True)],
-        ]
+        lows, highs = np.transpose(ends)
+        errors = np.maximum(0.0, [speedups - lows, highs - speedups])
         shift = 0.5 * ((number + 0.5) / len(shown) - 0.5)
         look = {"fmt": marker, "color": colour, "markersize": 3.5, "elinewidth": 1.0, "linestyle": "none"}
         heights = [problems.index(problem) + shift for problem in cells]
@@ -90,7 +89,7 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
         mean = geometric_mean(speedups)
         axis.plot(mean, len(problems) + number, marker, color=colour, markersize=5)
         axis.text(1.02, len(problems) + number, f"{mean:.3f}x", **beside)
-        low, high = min(low, *(a for a, _ in ends)), max(high, *(b for _, b in ends))
+        low, high = min(low, lows.min()), max(high, highs.max())
     axis.text(1.02, -1.1, "our time", **beside)
     for at, us in enumerate(launch_us.values()):
         axis.text(1.02, at, f"{us:.1f} us", **beside)

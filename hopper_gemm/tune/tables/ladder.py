@@ -11,8 +11,6 @@ import pandas as pd
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.pivot import GROUP, Group, config_of, groups, one_line, words
 
-NOT_MEASURED = "not measured"
-
 LADDER_LEGEND = (
     "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
     "so that a drifting clock does not count."
@@ -109,7 +107,7 @@ def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame
 
 def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -> Result:
     if row is None:
-        return Result(group, NOT_MEASURED)
+        return Result(group, "not measured")
     if row["status"] != "ok":
         return Result(group, row["status"], row["reason"])
     gain = None if start is None or start.speedup is None else row["speedup"] / start.speedup - 1

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Event, Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study
@@ -40,11 +39,6 @@ class Replay:
 
     def close(self) -> None:
         """Do nothing: a replay holds no resources."""
-
-
-def recorded_points(study: Study) -> set[Point]:
-    """Return the points of which a replay of a sweep has rows."""
-    return {row.point for row in study.stage("sweep")}
 
 
 def replay_provenance(study: Study) -> dict[str, Any]:

@@ -65,7 +65,11 @@ class Comparison(Recording):
         self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
         self._spec, self._tables = spec, tables
         self._pick(SXM)
-        self._refuse_other_libraries()
+        if self._folder.provenance is not None:
+            now, then = versions(), self._folder.provenance.get("versions", {})
+            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
+                recorded = f"{name} {then.get(name)}, now {now[name]}"
+                raise ResultsError(f"{out} was begun with {recorded}; name another folder with --out")
         self._boards: dict[GemmProblem, str] = {}
         self._assigned: set[RowKey] = set()
         self._finalists: dict[str, tuple[str, ...]] = {}
@@ -185,13 +189,6 @@ class Comparison(Recording):
         self._boards = {}
 
     # -----------------------------------------------------------------------------------------
-
-    def _refuse_other_libraries(self) -> None:
-        if self._folder.provenance is not None:
-            now, then = versions(), self._folder.provenance.get("versions", {})
-            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
-                recorded = f"{name} {then.get(name)}, now {now[name]}"
-                raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")
 
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""
