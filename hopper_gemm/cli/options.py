@@ -29,6 +29,8 @@ CudaOrReplay = Literal["cuda", "replay"]
 TableForm = Literal["csv", "json", "markdown", "html"]
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
+REPLAYED = "Recorded study to replay. Default: the one of the same name."
+TUNED = "Tuned table. Default: the recorded one of this kind of GPU."
 
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.")]
 N = Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.")]
@@ -57,12 +59,8 @@ StudyFolder = Annotated[
     typer.Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.", callback=here_or_recorded),
 ]
 Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
-Recorded = Annotated[
-    Path | None, typer.Option("--from", help="Recorded study to replay. Default: the one of the same name.")
-]
-TunedTable = Annotated[
-    Path | None, typer.Option("--from", help="Tuned table. Default: the recorded one of this kind of GPU.")
-]
+Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
+TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
 TunedFirst = Annotated[
     bool,
     typer.Option(
