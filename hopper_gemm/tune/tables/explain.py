@@ -30,7 +30,7 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
     * accumulators, registers, threads: per consumer thread; per thread of producer and consumer; of a CTA;
     * wgmma: the instruction's shape and how many of them one consumer issues for a stage;
     * swizzle_bytes: span of the operands' swizzle;
-    * sms, tiles, waves, wave_efficiency: of the GPU; output tiles, their waves over the SMs, the useful share of the waves;
+    * sms, tiles, waves, wave_efficiency: of the GPU; output tiles, their waves over the SMs, the useful share of those;
     * flop_per_smem_byte, smem_read_bytes_per_flop: arithmetic intensity of the tile; what wgmma reads back;
     * memory_rate: bytes a second that a copy moves in the GPU's memory;
     * limit_us, predicted_us: the shortest time the chip allows; what the model expects of a config that can run;
