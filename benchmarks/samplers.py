@@ -59,7 +59,9 @@ def tasks(study: str) -> dict[str, RecordedTask]:
 def kernels(study: str) -> dict[str, np.ndarray]:
     """The number of the machine code of each config, by problem; a config that did not run has one of its own."""
     rows = read_study(results_root() / STUDIES[study]).stage("sweep", "map")
-    code = {(place_of(row.point), row.point.config): row.figures.get("code") or str(row.point.config) for row in rows}
+    code: dict[tuple[str, object], object] = {
+        (place_of(row.point), row.point.config): row.figures.get("code") or str(row.point.config) for row in rows
+    }
     numbers = {name: number for number, name in enumerate(sorted(set(map(str, code.values()))))}
     return {
         name: np.array([numbers[str(code[name, config])] for config in task.space.configs])

@@ -48,6 +48,9 @@ EXTRAS = {"distributed": "cluster", "cryptography": "cluster"}
 
 BAD_INPUT, CHECK_FAILED, NO_GPU, INTERRUPTED = 2, 1, 3, 130
 
+LINE_SECONDS = 5.0
+"""Time between two lines of progress where stderr is no terminal."""
+
 MOVED = {"verify": "make verify", "chapters": "make chapters"}
 """Earlier commands by name, with the target of a checkout that does their work now."""
 
@@ -70,8 +73,9 @@ def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
             raise
         message = error.format_message().replace("Value error, ", "")  # Pydantic's words, not the user's
         is_usage = message.startswith("Usage")
+        path = context.command_path if (context := getattr(error, "ctx", None)) else name
         moved = (target for old, target in MOVED.items() if message.startswith(f"No such command '{old}'"))
-        fix = next((f"it is {target} in a checkout" for target in moved), f"see {_path_of(error)} --help")
+        fix = next((f"it is {target} in a checkout" for target in moved), f"see {path} --help")
         line = f"hopper-gemm: {message.splitlines()[0].rstrip('.')}; {fix}"
         print(message if is_usage else line, file=sys.stderr)
         code = BAD_INPUT
@@ -125,14 +129,6 @@ def stderr(text: str) -> None:
 def saying(as_json: bool) -> Callable[[str], None]:
     """Return the function that prints text for a person: stdout, or stderr beside JSON."""
     return stderr if as_json else print
-
-
-def _path_of(error: Any) -> str:
-    """Return the command that an error of the command line concerns, with the program's name."""
-    context = getattr(error, "ctx", None)
-    levels = [] if context is None else [context.parent, context]
-    names = [level.info_name for level in levels if level and level.info_name]
-    return " ".join(names or ["hopper-gemm"])
 
 
 def _version(requested: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import runpy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution, metadata, requires
 from typing import Any, Literal
@@ -69,17 +68,13 @@ def this_machine() -> Machine:
 
 
 def _requirements() -> tuple[tuple[str, ...] | None, str]:
+    """Return the requirements of a base install and of the extra ``tune``, without markers, and that of Python."""
     try:
-        required: Sequence[str] = requires(PROJECT) or ()
-        return tuple(filter(None, map(_needed, required))), metadata(PROJECT)["Requires-Python"] or ""
+        split = (requirement.partition(";") for requirement in requires(PROJECT) or ())
+        needed = (text.strip() for text, _, marker in split if "extra" not in marker or "tune" in marker)
+        return tuple(needed), metadata(PROJECT)["Requires-Python"] or ""
     except PackageNotFoundError:
         return None, ""
-
-
-def _needed(requirement: str) -> str:
-    """Return a requirement of a base install or of the extra ``tune`` without its marker; else empty."""
-    text, _, marker = requirement.partition(";")
-    return text.strip() if "extra" not in marker or "tune" in marker else ""
 
 
 def _torch_cuda() -> str | None:

@@ -12,18 +12,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 import hopper_gemm.cli.options as options
-from hopper_gemm.cli.app import CHECK_FAILED, command, fail, saying, stderr
+from hopper_gemm.cli.app import CHECK_FAILED, LINE_SECONDS, command, fail, saying, stderr
 from hopper_gemm.cli.reading import show
 from hopper_gemm.cli.shorthand import EXPLANATION, wording
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import local_root, slug
-from hopper_gemm.tune.study.files import shown, suite_file
+from hopper_gemm.tune.study.files import shown, suite_file, write_whole
 from hopper_gemm.tune.study.reader import read_study
 
 LOOPBACK = "127.0.0.1"
-
-LINE_SECONDS = 5.0
-"""Time between two lines of progress of a map."""
 
 
 @command
@@ -49,7 +46,7 @@ def sweep(
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
     from hopper_gemm.tune.study.spec import read_spec
-    from hopper_gemm.tune.tables.html.document import write
+    from hopper_gemm.tune.tables.html.document import document
     from hopper_gemm.tune.tables.view import view
 
     say, question = saying(as_json), read_spec(spec)
@@ -76,7 +73,7 @@ def sweep(
         study = read_study(folder)
         show(view(study), page=(folder / "table.md").read_text(), long=long)
         with suppress(ModuleNotFoundError):  # of the extra lab
-            write(study, folder / "report.html")
+            write_whole(folder / "report.html", document(study))
             stderr(f"To look at: {(folder / 'report.html').absolute().as_uri()}")
 
 

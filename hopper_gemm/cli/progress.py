@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from rich import progress as bars
 from rich.console import Console
 
+from hopper_gemm.cli.app import LINE_SECONDS
 from hopper_gemm.cli.shorthand import wording
 from hopper_gemm.tune.run.questions.sweep import Progress, Watcher
 from hopper_gemm.tune.study.space import place_of
@@ -19,9 +20,6 @@ Reporter = tuple[Watcher, Callable[[str], None]]
 
 ALARMING = ("wrong_result", "timeout", "crash")
 """Statuses that are printed whenever they come."""
-
-LINE_SECONDS = 5.0
-"""Time between two lines of progress where stderr is no terminal."""
 
 
 def watching(open_points: int, verbose: bool = False, long: bool = False) -> AbstractContextManager[Reporter]:

@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import hopper_gemm.cli.options as options
-from hopper_gemm.cli.app import CHECK_FAILED, command, fail, stderr
+from hopper_gemm.cli.app import CHECK_FAILED, LINE_SECONDS, command, fail, stderr
 from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, wording
-from hopper_gemm.tune.study.files import shown
+from hopper_gemm.tune.study.files import shown, write_whole
 
 if TYPE_CHECKING:
     from hopper_gemm.tune.study.reader import Study
     from hopper_gemm.tune.tables.view import View
 
 ALL = "exhaustive,random,tpe,gp,prior"
-
-LINE_SECONDS = 5.0
-"""Time between two lines of progress of compilation."""
 
 
 def read_and_warn(folder: Path) -> Study:
@@ -100,11 +97,11 @@ def report(
 
     The file needs no network: a table to sort and filter, charts to hover over, the origin of every figure.
     """
-    from hopper_gemm.tune.tables.html.document import write
+    from hopper_gemm.tune.tables.html.document import document
 
     study = read_and_warn(results)
     path = out or Path(f"{study.provenance['study']}.html")
-    write(study, path)
+    write_whole(path, document(study))
     print(json.dumps({"file": str(path), "bytes": path.stat().st_size}) if as_json else f"Written to {shown(path)}")
 
 

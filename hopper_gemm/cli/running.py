@@ -15,7 +15,6 @@ from hopper_gemm.cli.reading import show
 from hopper_gemm.cli.shorthand import EXPLANATION
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import recorded_points
 from hopper_gemm.tune.run.question import Question, Recording
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.source import Source, find
@@ -80,7 +79,7 @@ def conclude(question: Recording, keys: dict[str, Any], note: str, as_json: bool
 
 def open_sweep(spec: Spec, source: Source, out: Path | None, **options: Any) -> Sweep:
     """Return a sweep from its source, in its folder; nothing is measured yet."""
-    only = None if source.recorded is None else recorded_points(source.recorded)
+    only = None if source.recorded is None else {row.point for row in source.recorded.stage("sweep")}
     return Sweep(spec, out or source.folder(spec), source.provenance, source=source.word, only=only, **options)
 
 

@@ -24,29 +24,16 @@ how many clusters run at once is estimated."""
 
 @dataclass(frozen=True)
 class Waves:
-    """Distribution of the output tiles over the SMs.
+    """Distribution of the output tiles over the SMs."""
 
-    Args:
-        tiles: output tiles, or their split-K parts, counting tiles that only fill up a cluster.
-        slots: CTAs that run at once.
-        waves: rounds of the fullest SM.
-        efficiency: share of the SMs' time spent on elements of the output.
-    """
-
-    tiles: int
-    slots: int
-    waves: int
-    efficiency: float
+    tiles: int  # output tiles, or their split-K parts, counting tiles that only fill up a cluster
+    slots: int  # CTAs that run at once
+    waves: int  # rounds of the fullest SM
+    efficiency: float  # share of the SMs' time spent on elements of the output
 
 
 def waves(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> Waves:
-    """Count the rounds of a persistent launch.
-
-    Args:
-        config: any config.
-        problem: what is multiplied.
-        chip: the GPU.
-    """
+    """Count the rounds of a persistent launch of any config."""
     items = work_items(config, problem)
     at_once = clusters_at_once(config.cluster_size, chip) * config.ctas_per_sm
     resident = min(clusters_launched(config, at_once), items)

@@ -41,9 +41,6 @@ HOST_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.
 def config_of(values: Mapping[str, Any]) -> GemmConfig:
     """Return a config from values by name, of the narrowest kind that has them; see :meth:`GemmConfig.of`.
 
-    Raises:
-        ValueError: a name that no parameter has or had, or a value of the wrong kind.
-
     Example:
         >>> type(config_of({"tile_m": 128, "skew": 0})).__name__, type(config_of({"skew": 2})).__name__
         ('GemmConfig', 'LadderConfig')

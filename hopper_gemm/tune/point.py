@@ -15,25 +15,17 @@ from hopper_gemm.model.tuned import CONTEXTS, REGIMES
 class Point:
     """One measurement to make. Figures of different regimes, contexts, baselines or data are never compared.
 
-    Args:
-        problem: what is multiplied.
-        subject: a kernel; or the name of the baseline, timed against itself for the noise floor.
-        regime: of :data:`hopper_gemm.model.tuned.REGIMES`.
-        context: of :data:`hopper_gemm.model.tuned.CONTEXTS`.
-        against: name of the baseline that it is paired with.
-        data: contents of the matrices while timed, of :data:`hopper_gemm.model.problem.DATA`.
-
     Raises:
         ValueError: regime, context or data is none of the known, a baseline is paired with another, or operands of FP8
             have no scales.
     """
 
     problem: GemmProblem
-    subject: Kernel | str
-    regime: str = "burst"
-    context: str = "isolated"
-    against: str = "cublas"
-    data: str = "normal"
+    subject: Kernel | str  # a kernel; or the name of the baseline, timed against itself for the noise floor
+    regime: str = "burst"  # of REGIMES
+    context: str = "isolated"  # of CONTEXTS
+    against: str = "cublas"  # name of the baseline that it is paired with
+    data: str = "normal"  # contents of the matrices while timed, of DATA
 
     def __post_init__(self) -> None:
         for name, values in (("regime", REGIMES), ("context", CONTEXTS), ("data", DATA)):
@@ -68,18 +60,12 @@ class Point:
 
 
 class Sample(NamedTuple):
-    """A pair of times, measured next to each other, microseconds per launch.
+    """A pair of times, measured next to each other, microseconds per launch."""
 
-    Args:
-        process: number of the process that took it; fresh processes get other memory addresses.
-        ours_us, baseline_us: as measured; isolated, the spacer included.
-        spacer_us: time of the spacer alone, in the same round; None if chained.
-    """
-
-    process: int
-    ours_us: float
+    process: int  # number of the process that took it; fresh processes get other memory addresses
+    ours_us: float  # as measured, as the baseline's; isolated, the spacer included
     baseline_us: float
-    spacer_us: float | None = None
+    spacer_us: float | None = None  # time of the spacer alone, in the same round; None if chained
 
     @property
     def bare_us(self) -> tuple[float, float]:

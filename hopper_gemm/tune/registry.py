@@ -1,7 +1,7 @@
 """Additions to the autotuner by the packages above it.
 
-A package of ``hopper_gemm`` that adds something has a module ``extends``, which calls the functions of this module; the
-autotuner names none of them. :func:`load` imports those modules, once.
+A package of ``hopper_gemm`` that adds something has a module ``extends``, which adds to the tables of this module;
+the autotuner names none of them. :func:`load` imports those modules, once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from pathlib import Path
 import hopper_gemm
 
 BASELINES: dict[str, str] = {}
-"""Further baselines by name, each as ``module:Class``, which is imported when baselines are first used."""
-
-
-def add_baseline(name: str, where: str) -> None:
-    """Add a baseline under its name in rows; its class is named as ``module:Class``."""
-    BASELINES[name] = where
+"""Further baselines by name in rows, each as ``module:Class``, which is imported when the baseline is first used."""
 
 
 @cache

@@ -33,10 +33,6 @@ def speedup(*boards: Sequence[Sample], seed: int = 0) -> Ratio:
     ratio is the geometric mean of theirs, in which they count alike, and they are drawn before the processes. One
     sample has no interval: both ends are its ratio.
 
-    Args:
-        boards: the samples of each board.
-        seed: of the drawings.
-
     Raises:
         ValueError: a board has no samples.
     """

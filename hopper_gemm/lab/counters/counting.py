@@ -64,17 +64,9 @@ def count(
     point_seconds: float = POINT_SECONDS,
     start_seconds: float = START_SECONDS,
 ) -> list[Counted]:
-    """Count launches, all in one run of the profiler unless a launch hangs, crashes or matches no point for certain.
-
-    Args:
-        points: points to count; kernels that are not in the store are compiled first, one by one.
-        gpu: GPU of the launches.
-        ncu: the profiler.
-        store: folder of compiled kernels, or None for the default.
-        point_seconds, start_seconds: time limit for each point, and for the start of a run.
-
-    Returns:
-        The counters of each point, in order.
+    """Count launches of points, all in one run of the profiler ``ncu`` unless a launch hangs, crashes or matches no
+    point for certain; return the counters of each point, in order. Kernels that are not in the store are compiled
+    first, one by one. There are time limits for each point and for the start of a run.
 
     Raises:
         ProfilerError: the profiler cannot work here, or no launch could be counted and no point is to blame.
@@ -110,14 +102,9 @@ def settle(
 ) -> dict[Point, Counted]:
     """Return the outcomes of a run's points, without points to be run again because their outcome is uncertain.
 
-    Launches are matched to points by their order, if there is a launch for each counted point and the names fit. A
-    point that ran alone takes all launches.
-
-    Args:
-        batch: points of the run.
-        stages: last step of each point by its number, with the reason of a failure.
-        launches: launches that the profiler saw.
-        end: reason for points that the program did not finish.
+    Launches that the profiler saw are matched to points by their order, if there is a launch for each counted point and
+    the names fit. A point that ran alone takes all launches. ``stages`` are the last step of each point by its number,
+    with the reason of a failure; ``end`` is the reason for points that the program did not finish.
     """
     counted = [number for number, (stage, _) in stages.items() if stage == "counted"]
     outcomes = {

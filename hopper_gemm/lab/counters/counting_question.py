@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.lab.counters.counting import Counted, count
+from hopper_gemm.lab.counters.profiler import find_profiler
 from hopper_gemm.lab.counters.waits import METER, meter
 from hopper_gemm.model.tuned import local_root
 from hopper_gemm.tune.measure.device import GpuId
@@ -18,6 +19,7 @@ from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.task import Joined, LaunchCounter, Task
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import ROWS, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row, RowKey
@@ -29,13 +31,7 @@ CHUNK = 32
 
 
 def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counted]:
-    """Count a launch of each point under the profiler, which must have the GPU to itself.
-
-    Raises:
-        ProfilerError: the profiler is missing or cannot work here.
-    """
-    from hopper_gemm.lab.counters.profiler import find_profiler
-
+    """Count a launch of each point under the profiler, which must have the GPU to itself."""
     return count(points, gpu, find_profiler(), store=store)
 
 
@@ -44,15 +40,12 @@ KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)
 
 
 class Counting(Recording):
-    """Counts the configs of a sweep or study into a results folder.
+    """Counts the configs of a sweep's file, all of its legal ones, or of a study's folder, those timed in it, into a
+    results folder.
 
-    Args:
-        target: a sweep's file, for all of its legal configs; or a study's folder, for the configs timed in it.
-        out: folder for the rows.
-        gpu: name of the kind of GPU.
-        kinds: names of :data:`KINDS`; without the profiler nothing is counted of cuBLAS.
-        limit: most configs to count now, the rest is left for a later run; cuBLAS on their problems is added.
-        watch: called with each point, the reason, the number of results so far, and the number in the end.
+    Without the profiler, one of the :data:`KINDS`, nothing is counted of cuBLAS. ``limit`` is the most configs to count
+    now, the rest is left for a later run; cuBLAS on their problems is added. ``watch`` is called with each point, the
+    reason, the number of results so far, and the number in the end.
 
     Raises:
         SpecError, ResultsError: the target has no config that runs, or the folder is of another study.
@@ -148,10 +141,8 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
 
 def _with_baselines(launches: Sequence[Point]) -> list[Point]:
     """Return the points problem by problem, cuBLAS first."""
-    by_problem: dict[Any, list[Point]] = {}
-    for point in launches:
-        by_problem.setdefault(point.problem, [Point(point.problem, "cublas")]).append(point)
-    return [point for group in by_problem.values() for point in group]
+    by_problem = grouped(launches, lambda point: point.problem)
+    return [point for problem, group in by_problem.items() for point in (Point(problem, "cublas"), *group)]
 
 
 def _key(point: Point, kind: str) -> RowKey:
@@ -159,12 +150,8 @@ def _key(point: Point, kind: str) -> RowKey:
 
 
 def folder_of(target: Path, gpu: str) -> Path:
-    """Return the default folder of a target's counters: its own folder if that takes rows, else a local one.
-
-    Args:
-        target: a study's folder, or a sweep's file.
-        gpu: slug of the GPU.
-    """
+    """Return the default folder of the counters of a study's folder or of a sweep's file, for a GPU's slug: its own
+    folder if that takes rows, else a local one."""
     if not target.is_dir():
         return local_root() / gpu / read_spec(target).name
     return target if (target / ROWS).is_file() else local_root() / gpu / f"{target.resolve().name}-counted"

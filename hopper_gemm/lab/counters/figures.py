@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hopper_gemm.lab.counters.profiler import ProfiledLaunch
 
 
-@dataclass(frozen=True)
-class HardwareCounter:
+class HardwareCounter(NamedTuple):
     """A figure: a metric times a factor, from seconds, bytes or hertz to the figure's unit; divided by the metric
     ``over`` if there is one. If ``adds``, the figures of several kernels add up; else the longest kernel's stands for
     all."""
@@ -18,16 +17,6 @@ class HardwareCounter:
     factor: float = 1.0
     over: str = ""
     adds: bool = True
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Full names of its metrics."""
-        return (self.metric, self.over) if self.over else (self.metric,)
-
-    def value(self, values: dict[str, float]) -> float | None:
-        """Return the figure; None if a metric is missing, or the metric ``over`` is 0."""
-        value, below = values.get(self.metric), values.get(self.over, 0.0) if self.over else 1.0
-        return self.factor * value / below if value is not None and below else None
 
 
 COUNTERS = {
@@ -54,25 +43,23 @@ COUNTERS = {
 """Counters by column, in the order of the schema. Nsight Compute lists metrics by ``--query-metrics --chips gh100``;
 version 2025.3.1 counts all of these."""
 
-METRICS = tuple(dict.fromkeys(metric for counter in COUNTERS.values() for metric in counter.metrics))
+METRICS = tuple(dict.fromkeys(name for counter in COUNTERS.values() for name in (counter.metric, counter.over) if name))
 """Full names of all metrics."""
 
 
 def figures_of(launches: Sequence[ProfiledLaunch]) -> tuple[dict[str, float], str]:
-    """Return the figures of a point's launches, and the note on figures that are missing.
-
-    Args:
-        launches: a single launch, or the several kernels that one call started.
-    """
+    """Return the figures of a launch, or of the several kernels that one call started, and the note on figures that are
+    missing."""
     longest = max(launches, key=lambda launch: launch.values.get("gpu__time_duration.sum", 0.0))
     figures, remarks = {}, []
     for name, counter in COUNTERS.items():
-        values = [counter.value(launch.values) for launch in (launches if counter.adds else [longest])]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) < len(values):
-            remarks.append(f"no {name}")
+        counted = [launch.values for launch in (launches if counter.adds else [longest])]
+        below = [values.get(counter.over, 0.0) if counter.over else 1.0 for values in counted]
+        if all(below) and all(counter.metric in values for values in counted):
+            shares = (values[counter.metric] / over for values, over in zip(counted, below, strict=True))
+            figures[name] = counter.factor * sum(shares)
         else:
-            figures[name] = sum(numbers)
+            remarks.append(f"no {name}")
     if len(launches) > 1:
         remarks.append(f"{len(launches)} kernels")
     return figures, "; ".join(remarks)

@@ -87,14 +87,8 @@ def find_profiler() -> Path:
 
 
 def command(ncu: Path, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
-    """Return the command line that counts metrics over a program.
-
-    Args:
-        ncu: the profiler.
-        metrics: full names of metrics.
-        log: file for messages and table.
-        program: program to run, with its arguments.
-    """
+    """Return the command line that counts metrics, by their full names, over a program with its arguments, and logs
+    messages and table in a file."""
     return [
         str(ncu),
         *("--target-processes", "all"),
@@ -112,13 +106,9 @@ def command(ncu: Path, metrics: Sequence[str], log: Path, program: Sequence[str]
 
 
 def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], timeout: float) -> Ran:
-    """Run the profiler; at the time limit, or if this call is interrupted, kill it with all processes that it started.
-
-    Args:
-        arguments: command line of :func:`command`.
-        log: log file of that command line.
-        environment: variables added to this process's. The locale is set to C, which fixes the format of numbers.
-        timeout: time limit in seconds.
+    """Run a :func:`command` of the profiler with variables added to this process's; at the time limit, or if this call
+    is interrupted, kill it with all processes that it started. The locale is set to C, which fixes the format of
+    numbers.
 
     Raises:
         ProfilerError: the program cannot be started.
@@ -149,13 +139,8 @@ def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], tim
 
 
 def read_launches(log: str) -> list[ProfiledLaunch]:
-    """Return the launches of a log, in order.
-
-    The log holds the raw page: a line for each launch below a line of units. Messages in between, and ``n/a``, ``nan``
-    and empty cells are skipped.
-
-    Args:
-        log: text of the log.
+    """Return the launches of the text of a log, in order. It holds the raw page: a line for each launch below a line of
+    units. Messages in between, and ``n/a``, ``nan`` and empty cells are skipped.
 
     Raises:
         ProfilerError: the table has another form.

@@ -14,7 +14,7 @@ import torch
 from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.lab.counters.counting import Stage, point_of
 from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch
-from hopper_gemm.tune.measure.correctness import check, poison
+from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 from hopper_gemm.tune.point import Point
 
@@ -73,7 +73,7 @@ def _checked(point: Point, workload: Workload, store: Path | None) -> Launch:
         launch = kernel_launch(load_any(point.config, point.problem, store))
         poison(first.ours)
         launch(first)
-        result = check(first.ours, workload.reference, point.problem.k)
+        result = workload.check(first.ours)
         if not result.ok:
             raise WrongResultError(result.reason)
     launch(second)

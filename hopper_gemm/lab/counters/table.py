@@ -32,12 +32,8 @@ _SHOWN = (
 
 
 def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
-    """Markdown, one table for each problem; behind each raster stands the swizzle that theory prefers.
-
-    Args:
-        counted: rows of stage ``counters``.
-        sms: SMs of the GPU.
-    """
+    """Return rows of stage ``counters`` in Markdown, one table for each problem; behind each raster stands the swizzle
+    that theory prefers on so many SMs."""
     parts: dict[Any, dict[str, list[str]]] = {}
     for row in counted:
         problem, subject = row.point.problem, row.point.subject
@@ -46,13 +42,10 @@ def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
         else:
             label, best = str(subject), roofline.best_swizzle(subject, Chip(sms))
             raster = f"{subject.raster}{subject.swizzle} ({best:.1f})"
-        shown = [_shown(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
+        figures = [(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
+        shown = ["-" if value is None else form.format(value * scale) for value, scale, form in figures]
         title = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype}"
         parts.setdefault((title, problem), {})[label] = [label, raster, *shown]
     columns = ["kernel", "raster (best swizzle)", *(title for _, title, _, _ in _SHOWN)]
     pages = [f"{title}\n\n{markdown(columns, lines.values())}" for (title, _), lines in parts.items()]
     return "\n\n".join([*pages, f"Configs: {LEGEND}.", ""])
-
-
-def _shown(value: float | None, scale: float, form: str) -> str:
-    return "-" if value is None else form.format(value * scale)

@@ -61,11 +61,8 @@ class Moment(NamedTuple):
 
 
 def moments_of(words: np.ndarray) -> list[Moment]:
-    """Return the moments of a traced launch, role by role, in the order of a role's steps.
-
-    Args:
-        words: (roles, words) of 32 bits, read as unsigned; the clock may wrap once, and words never written are 0.
-    """
+    """Return the moments of a traced launch, role by role, in the order of a role's steps, from (roles, words) of 32
+    bits, read as unsigned; the clock may wrap once, and words never written are 0."""
     clocks = words.astype(np.int32).view(np.uint32).astype(np.int64)
     entries = [int(entry) for entry in clocks[:, 0] if entry]
     if not entries:
@@ -94,7 +91,7 @@ def read_trace(kernel: LoadedKernel, operands: MatrixSet) -> np.ndarray:
 def tracing(store: Path | None, seed: int) -> Handler:
     """Return the handler of a process that traces points: it checks a point's product and returns its moments."""
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.tune.measure.correctness import check, poison
+    from hopper_gemm.tune.measure.correctness import poison
     from hopper_gemm.tune.measure.device import describe_current
     from hopper_gemm.tune.measure.workload import make_workload
 
@@ -104,7 +101,7 @@ def tracing(store: Path | None, seed: int) -> Handler:
         first, rotation = workload.sets[0], cycle(workload.sets)
         poison(first.ours)
         read_trace(kernel, first)
-        result = check(first.ours, workload.reference, point.problem.k)
+        result = workload.check(first.ours)
         if not result.ok:
             raise ArithmeticError(f"traced, the product is wrong: {result.reason}")
         return moments_of([read_trace(kernel, next(rotation)) for _ in range(LAUNCHES)][-1])
@@ -119,14 +116,8 @@ def trace(
     say: Callable[[str], None] = lambda text: None,
     factory: Callable[[Path | None, int], Handler] = tracing,
 ) -> Path:
-    """Trace every rung of a ladder on each of its problems; return the path of the table of moments.
-
-    Args:
-        target: a sweep's file with rungs, whose names stand in the table.
-        out: folder for the table; an earlier table in it is replaced.
-        gpu: GPU of the launches.
-        say: takes a line for each kernel.
-        factory: makes the handler of the process that traces.
+    """Trace every rung of a ladder, from a sweep's file, on each of its problems; return the path of the table of
+    moments, which replaces an earlier one in the folder. ``factory`` makes the handler of the process that traces.
 
     Raises:
         SpecError, ResultsError: the target has no rungs, or no rung could be traced.

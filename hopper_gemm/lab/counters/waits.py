@@ -48,15 +48,11 @@ POINT_SECONDS = 60.0
 
 
 def waits_of(launches: np.ndarray, config: GemmConfig) -> dict[str, float]:
-    """Return the figures: means over the CTAs that did work, then over the launches.
+    """Return the :data:`FIGURES` of a config, from (launches, CTAs, sides, fields), 32 bits each, read as unsigned:
+    sums may have wrapped. They are means over the CTAs that did work, then over the launches.
 
-    Args:
-        launches: (launches, CTAs, sides, fields), 32 bits each, read as unsigned: sums may have wrapped.
-        config: gives the sides that probe.
-
-    Returns:
-        Figures by the names of :data:`FIGURES`. A side that counted nothing has none (``multistage`` has no producer,
-        ``cp_async`` none that counts), and a side that does not peek has no hits.
+    A side that counted nothing has none (``multistage`` has no producer, ``cp_async`` none that counts), and a side
+    that does not peek has no hits.
     """
     figures: dict[str, float] = {}
     for row, side in enumerate(SIDES):
@@ -76,16 +72,8 @@ def _percent(part: np.ndarray, whole: np.ndarray, worked: np.ndarray) -> float:
 
 
 def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]) -> np.ndarray:
-    """Launch a metered kernel on sets of matrices, one after the other without a pause.
-
-    Args:
-        kernel: metered kernel.
-        problem: problem of the sets.
-        sets: a set of matrices for each launch.
-
-    Returns:
-        (launches, CTAs, sides, fields) of int32.
-    """
+    """Launch a metered kernel on a set of matrices after the other without a pause; return (launches, CTAs, sides,
+    fields) of int32."""
     import torch
 
     shape = (len(sets), kernel.ctas(problem), len(SIDES), READING)
@@ -98,22 +86,16 @@ def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]
 def measure_waits(
     point: Point, workload: Workload, rotation: Iterator[MatrixSet], store: Path | None = None
 ) -> Counted:
-    """Check the metered kernel's product once, warm up, and take the mean of some launches.
-
-    Args:
-        point: point of a legal config.
-        workload: normal matrices of its problem.
-        rotation: endless iterator over its sets in turn, so that every launch finds the L2 cold.
-        store: folder of compiled kernels, or None for the default.
-    """
+    """Check the metered kernel's product once on normal matrices, warm up, and take the mean of some launches. The
+    rotation has no end and takes the sets in turn, so that every launch finds the L2 cold."""
     from hopper_gemm.compiler.loader import load
-    from hopper_gemm.tune.measure.correctness import check, poison
+    from hopper_gemm.tune.measure.correctness import poison
 
     problem, first = workload.problem, workload.sets[0]
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])
-    result = check(first.ours, workload.reference, problem.k)
+    result = workload.check(first.ours)
     if not result.ok:
         return Counted(point, reason=f"metered, the product is wrong: {result.reason}")
     readings = read_meter(kernel, problem, [next(rotation) for _ in range(WARM_UP + LAUNCHES)])
@@ -123,13 +105,7 @@ def measure_waits(
 
 def meter(points: Sequence[Point], gpu: GpuId, store: Path | None) -> list[Counted]:
     """Return the waits of the roles of each point's kernel, measured by a process without a profiler. If it dies over a
-    point, the next point starts a new process.
-
-    Args:
-        points: points of legal configs.
-        gpu: GPU of the launches.
-        store: folder of compiled kernels, or None for the default.
-    """
+    point, the next point starts a new process."""
     child = Child(_metering, store, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
     try:
         replies = [child.ask(point, POINT_SECONDS) for point in points]

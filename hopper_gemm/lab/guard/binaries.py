@@ -76,24 +76,14 @@ class RecordedBinary:
 
 
 def with_arguments(launcher: Any, names: Sequence[str]) -> Any:
-    """Adapt a launcher that takes only some of today's arguments.
-
-    Raises:
-        ValueError: an argument is none of today's.
-    """
+    """Adapt a launcher that takes only some of today's arguments."""
     places = [NAMES.index(name) for name in names]
     return launcher if tuple(names) == NAMES else lambda *arguments: launcher(*(arguments[at] for at in places))
 
 
 def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> RecordedBinary:
-    """Record today's binary of a config on a problem.
-
-    Args:
-        folder: folder of recorded binaries; made if it is missing.
-        config: config that is legal on the problem.
-        problem: problem whose operands need no copy for TMA.
-        store: folder of compiled kernels, or None for the default.
-    """
+    """Record today's binary of a config on a problem, on which it is legal and whose operands need no copy for TMA, in
+    a folder, which is made if it is missing."""
     kernels, kernel = KernelStore(store or default_store()), KernelId.of(config, problem)
     report = compile_into(kernels, kernel)
     content = kernels.object_file(kernel).read_bytes()
@@ -113,11 +103,7 @@ def record_binary(folder: Path, config: GemmConfig, problem: GemmProblem, store:
 
 
 def recorded_binaries(folder: Path) -> list[RecordedBinary]:
-    """Return the binaries of a folder, sorted by name; none if the folder is missing.
-
-    Raises:
-        RecordedBinaryError: a file is not of this form.
-    """
+    """Return the binaries of a folder, sorted by name; none if the folder is missing."""
     return [read_binary(path) for path in sorted(folder.glob("*.json"))]
 
 
@@ -157,12 +143,8 @@ EVERY = 10
 def compiled(
     kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
 ) -> dict[KernelId, CubinReport]:
-    """Reports of kernels, which are compiled on all cores where a store lacks them, a second each.
-
-    Args:
-        kernels: each once.
-        store: folder of compiled kernels, by default in the user's cache folder.
-        say: called with a line of progress every few kernels.
+    """Return reports of kernels, which are compiled on all cores where a store lacks them, a second each; ``say`` is
+    called with a line of progress every few kernels.
 
     Raises:
         ChildProcessError: one does not compile; the message says why.

@@ -27,10 +27,8 @@ from hopper_gemm.lab.guard.binaries import (
     record_binary,
     recorded_binaries,
 )
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
-from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
@@ -98,12 +96,7 @@ class Checked:
 
 class Check(Question):
     """Times every guarded config against its binary and against cuBLAS, on the same board; once more, with more pairs,
-    if it did not hold.
-
-    Args:
-        guarded: configs to check.
-        busy: returns the processes that keep a board busy, by its UUID; empty if there are none.
-    """
+    if it did not hold. ``busy`` returns the processes that keep a board busy, by its UUID; empty if there are none."""
 
     def __init__(self, guarded: Sequence[Guarded], busy: Callable[[str], str] = lambda board: "") -> None:
         self._guarded, self._busy = {config.point: config for config in guarded}, busy
@@ -179,24 +172,20 @@ class Check(Question):
 
 
 def guarded_of(table: Path) -> list[Guarded]:
-    """Return the guarded configs of a tuned table: the binaries in its folder, with their entries.
-
-    Raises:
-        TunedTableError, RecordedBinaryError: a file is damaged.
-    """
+    """Return the guarded configs of a tuned table: the binaries in its folder, with their entries."""
     tuned = read_tuned(table)
     entries = {(entry.problem, entry.config): entry for entry in _best(tuned)}
     binaries = listed_binaries(table)
-    configs: dict[GemmProblem, set[GemmConfig]] = {}
-    for binary in binaries:
-        configs.setdefault(binary.problem, set()).add(binary.config)
-    unserved = dict.fromkeys(configs, "")
-    for problem, guarded in configs.items():
-        pick = find([Table(tuple(tuned), table)], problem)
-        if resolve(pick.config) not in guarded:
-            unserved[problem] = f"matmul runs another config on it ({pick.how}: {pick.config})"
+    guarded = {(binary.problem, binary.config) for binary in binaries}
+    picks = {problem: find([Table(tuple(tuned), table)], problem) for problem, _ in guarded}
+    unserved = {
+        problem: f"matmul runs another config on it ({pick.how}: {pick.config})"
+        for problem, pick in picks.items()
+        if (problem, resolve(pick.config)) not in guarded
+    }
     return [
-        Guarded(binary, entries.get((binary.problem, binary.config)), unserved[binary.problem]) for binary in binaries
+        Guarded(binary, entries.get((binary.problem, binary.config)), unserved.get(binary.problem, ""))
+        for binary in binaries
     ]
 
 
@@ -223,11 +212,7 @@ def listed_binaries(table: Path) -> list[RecordedBinary]:
 
 def codes(binaries: Sequence[RecordedBinary], store: Path | None = None) -> dict[str, Any]:
     """Return today's machine code and launch arguments of guarded configs, with the versions of the compiling packages.
-    It compiles; no GPU is needed.
-
-    Raises:
-        ChildProcessError: a kernel does not compile.
-    """
+    It compiles; no GPU is needed."""
     kernels = KernelStore(store or default_store())
     compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
     kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
@@ -243,11 +228,7 @@ def code_of(binary: RecordedBinary, kernels: KernelStore) -> dict[str, Any]:
 
 
 def record_codes(table: Path) -> int:
-    """Record today's machine code beside a tuned table, whose recorded binaries stay; return the number of kernels.
-
-    Raises:
-        RecordedBinaryError: a file is damaged.
-    """
+    """Record today's machine code beside a tuned table, whose recorded binaries stay; return the number of kernels."""
     today = codes(listed_binaries(table))
     write_sealed(table.with_name(CODES), today)
     return len(today["kernels"])
@@ -256,11 +237,7 @@ def record_codes(table: Path) -> int:
 def record(table: Path) -> list[RecordedBinary]:
     """Record today's binaries of the best configs beside their tuned table, in place of the former binaries: of every
     problem of the suite, isolated bursts, and of the best cells of a seed table beside it. It compiles; no GPU is
-    needed.
-
-    Raises:
-        TunedTableError, ResultsError: a file is missing or damaged.
-    """
+    needed."""
     suite = set(read_shapes().of_regime("burst"))
     best = {(entry.problem, entry.config): None for entry in _best(read_tuned(table)) if entry.problem in suite}
     seed_table = table.parent / "seed-table"

@@ -61,10 +61,7 @@ def touch(sms: int) -> Launch:
     pieces: dict[int, torch.Tensor] = {}
 
     def launch(operands: MatrixSet) -> None:
-        piece = pieces.get(id(operands))
-        if piece is None:
-            piece = pieces[id(operands)] = operands.memory[:most]
-        kernel(piece, sms)
+        kernel(pieces.setdefault(id(operands), operands.memory[:most]), sms)
 
     return launch
 
@@ -84,15 +81,10 @@ class Graph:
 
 
 class Arm:
-    """One side of a comparison. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the
-    figures; a graph is captured at its first use, and kept.
-
-    Args:
-        launch: launch to time.
-        sets: matrices; launches rotate over them.
-        seconds: rough seconds of one launch with its spacer; each timing updates it.
-        spacer: launched before each launch; None if launches are chained.
-    """
+    """One side of a comparison: a launch, behind a spacer unless launches are chained, that rotates over sets of
+    matrices. Graphs keep the host's launch cost, up to a quarter of a short kernel, out of the figures; a graph is
+    captured at its first use, and kept. ``seconds`` are rough ones of a launch with its spacer; each timing updates
+    them."""
 
     def __init__(self, launch: Launch, sets: Sequence[MatrixSet], seconds: float, spacer: Launch | None = None) -> None:
         self.seconds = seconds

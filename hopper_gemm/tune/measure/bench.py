@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -101,12 +101,8 @@ class Bench:
     differences, so its interval carries the noise of all three. Times are without the spacer; clock, power and energy
     are those of launches with spacers, and energy is left out below :data:`ENERGY_US`.
 
-    Args:
-        device: the GPU.
-        store: folder of compiled kernels, or None for the default.
-        seed: seed of the matrices.
-        spacer: makes the spacer for a number of SMs; None for :func:`hopper_gemm.tune.measure.arms.touch`.
-        load: loads the kernel of a config and a problem from the folder; None for :func:`load_any`.
+    ``store`` is the folder of compiled kernels, None for the default; ``spacer`` makes the spacer for a number of SMs;
+    ``load`` loads the kernel of a config and a problem from the folder.
     """
 
     def __init__(
@@ -118,12 +114,12 @@ class Bench:
         load: Callable[[GemmConfig, GemmProblem, Path | None], Kernel] | None = None,
     ) -> None:
         self.device = device
-        self._store, self._seed = store, seed
-        self._load = load
+        self._seed = seed
         self._new_spacer = partial(spacer or touch, device.sms)
         self._timer = Timer(device)
         self._scene: Scene | None = None
-        self._kernels: dict[tuple[GemmConfig, GemmProblem], Kernel] = {}
+        # behind a padding of operands that TMA cannot reach, as in matmul
+        self._kernel = lru_cache(KEPT)(lambda config, problem: (load or load_any)(config, problem, store))
         self._following: Point | None = None
 
     def prepare(self, point: Point) -> None:
@@ -142,21 +138,12 @@ class Bench:
         following: Point | None = None,
         finalists: Sequence[str] = (),
     ) -> Outcome:
-        """Measure a point.
+        """Measure a point: a legal config, or a baseline, which is timed against itself.
 
-        Args:
-            point: a legal config, or a baseline, which is timed against itself.
-            protocol: protocol of the point's regime.
-            process: number of this process, noted with each pair.
-            race: when to drop the config, and which leader it is compared with.
-            following: compiled point that is likely to be measured next: its kernel is loaded while the GPU works on
-                this point.
-            finalists: recipes of another process among which the baseline's candidate is chosen; if there are none,
-                all candidates are searched.
-
-        Returns:
-            The outcome. Figures of a dropped config are those of the look at which it was dropped; ``pairs`` is the
-            number of pairs until then.
+        ``race`` says when to drop the config; its figures are then those of that look, and ``pairs`` counts until then.
+        The kernel of ``following``, the compiled point that is likely to be measured next, is loaded while the GPU
+        works on this one. The baseline's candidate is chosen among the recipes of another process's ``finalists``, or,
+        without any, by a search.
 
         Raises:
             ValueError: the protocol is not of the point's regime, or the baseline is unknown.
@@ -225,23 +212,11 @@ class Bench:
             self._scene = Scene(workload, checked, spacer, alone)
         return self._scene
 
-    def _kernel(self, config: GemmConfig, problem: GemmProblem) -> Kernel:
-        """Load the kernel, behind a padding of operands that TMA cannot reach, as in matmul."""
-        key = config, problem
-        if key not in self._kernels:
-            while len(self._kernels) >= KEPT:
-                del self._kernels[next(iter(self._kernels))]
-            self._kernels[key] = (self._load or load_any)(config, problem, self._store)
-        return self._kernels[key]
-
     def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
         """Return the baseline's fastest candidate in this context and regime, chosen at its first use, and its arm."""
         key = point.against, point.context, point.regime
         if key not in scene.baselines:
-
-            def arm(launch: Launch, seconds: float) -> Arm:
-                return scene.arm(launch, seconds, point.context)
-
+            arm = partial(scene.arm, context=point.context)
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
             library = baseline_of(point)
             if finalists:
@@ -304,9 +279,7 @@ class Bench:
     ) -> dict[str, Any]:
         """Return figures by column of the results schema, without those that have no value."""
         ratio, flop = speedup(samples), point.problem.flop
-        spacers = [sample.spacer_us or 0.0 for sample in samples]
-        ours = [sample.ours_us for sample in samples]
-        time_us = median(us - spacer for us, spacer in zip(ours, spacers, strict=True))
+        time_us, baseline_us = (median(side) for side in zip(*(sample.bare_us for sample in samples), strict=True))
         tflops, words = flop / time_us / 1e6, point.problem.in_words.flop / time_us / 1e6
         figures: dict[str, Any] = {
             "speedup": ratio.median,
@@ -315,7 +288,7 @@ class Bench:
             "pairs": ratio.pairs,
             "processes": 1,
             "time_us": time_us,
-            "baseline_us": median(sample.baseline_us - spacer for sample, spacer in zip(samples, spacers, strict=True)),
+            "baseline_us": baseline_us,
             "tflops": tflops,
             "sm_mhz": median(timed.ours.sm_mhz for timed in rounds),
             "baseline_sm_mhz": median(timed.baseline.sm_mhz for timed in rounds),
@@ -326,15 +299,13 @@ class Bench:
         peak = hopper.FLOP_PER_CLOCK_PER_SM * self.device.sms * figures["sm_mhz"] / 1e6
         figures["tensor_active"] = 100 * words / peak
         if point.context == "isolated":
-            figures["spacer_us"] = median(spacers)
+            figures["spacer_us"] = median(sample.spacer_us or 0.0 for sample in samples)
         if point.context == "chained" or time_us >= ENERGY_US:
-            us = {"": median(ours), "baseline_": median(sample.baseline_us for sample in samples)}
-            sides = {"": [timed.ours for timed in rounds], "baseline_": [timed.baseline for timed in rounds]}
-            for side, timings in sides.items():
-                watts = [timing.watts for timing in timings if timing.watts is not None]
-                if len(watts) == len(timings):
-                    mean = sum(watts) / len(watts)
-                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us[side] * 1e6 / flop}
+            for side, name in (("", "ours"), ("baseline_", "baseline")):
+                watts = [timing.watts for timed in rounds if (timing := getattr(timed, name)).watts is not None]
+                if len(watts) == len(rounds):
+                    mean, us = sum(watts) / len(watts), median(getattr(sample, f"{name}_us") for sample in samples)
+                    figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us * 1e6 / flop}
         return figures
 
 

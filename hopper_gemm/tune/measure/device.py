@@ -48,16 +48,13 @@ class GpuId:
 
 
 def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
-    """Return NVML indices of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order, read as CUDA reads it.
+    """Return indices among ``uuids``, which are in NVML's order, of the GPUs that CUDA_VISIBLE_DEVICES shows, in its
+    order, read as CUDA reads it. None, the variable unset, shows all GPUs.
 
     Numbers count in NVML's order, which is that of nvidia-smi and of CUDA_DEVICE_ORDER=PCI_BUS_ID. CUDA's own default,
-    FASTEST_FIRST, counts otherwise on a host with several kinds of GPU; UUIDs mean the same board in every order.
-
-    Args:
-        text: value of the variable; None if it is unset, which shows all GPUs. Numbers, or UUIDs that may be cut short
-            as long as each names one board, with commas. An entry that names no GPU hides itself and all later
-            entries; a repeated entry hides all GPUs.
-        uuids: UUIDs of the GPUs of this host, in NVML's order.
+    FASTEST_FIRST, counts otherwise on a host with several kinds of GPU; UUIDs, cut short as long as each names one
+    board, mean the same board in every order. An entry that names no GPU hides itself and all later entries; a repeated
+    entry hides all GPUs.
 
     Raises:
         NoHopperError: the variable names a MIG slice.
@@ -86,10 +83,8 @@ def visible(text: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def find_hopper(index: int = 0) -> GpuId:
-    """Find a GPU that can run the kernel, by NVML alone: no CUDA context is made and torch is not loaded.
-
-    Args:
-        index: index among the GPUs that CUDA_VISIBLE_DEVICES shows, see :func:`visible`.
+    """Find a GPU that can run the kernel, by its index among the :func:`visible` ones, by NVML alone: no CUDA context
+    is made and torch is not loaded.
 
     Raises:
         NoHopperError: no driver, no such device, or not a Hopper one.
@@ -150,31 +145,20 @@ HARMFUL_REASONS = {
 POLL_SECONDS = 0.005
 
 
-@dataclass(frozen=True)
-class Tick:
-    """One step of the energy counter: host time in seconds, energy in joules."""
-
-    at: float
-    joules: float
-
-
 class Telemetry:
-    """Reads energy and clock event reasons from NVML while work runs.
+    """Reads clock event reasons and, if wanted, energy of the GPU with a UUID from NVML while work runs.
 
     The energy counter moves in steps of about 100 ms, and reading it takes 3 ms: a side thread keeps each step with its
-    time, so that mean power over a window comes from whole steps. For work shorter than a step only clock event
-    reasons are read.
-
-    Args:
-        uuid: UUID of the GPU.
-        energy: True to read the energy counter in a side thread.
+    time, so that mean power over a window comes from whole steps. For work shorter than a step only clock event reasons
+    are read.
     """
 
     def __init__(self, uuid: str, energy: bool = True) -> None:
         self._handle = _handle(uuid)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True) if energy else None
-        self.ticks: list[Tick] = []
+        self.ticks: list[tuple[float, float]] = []
+        """Steps of the energy counter: host time in seconds, energy in joules."""
         self.reasons = 0
 
     def __enter__(self) -> Telemetry:
@@ -189,10 +173,11 @@ class Telemetry:
 
     def watts(self, start: float, end: float) -> float | None:
         """Return the mean power between two host times, from the counter's steps inside; None for fewer than three."""
-        inside = [tick for tick in self.ticks if start <= tick.at <= end]
+        inside = [(at, joules) for at, joules in self.ticks if start <= at <= end]
         if len(inside) < 3:
             return None
-        return (inside[-1].joules - inside[0].joules) / (inside[-1].at - inside[0].at)
+        (first, before), (last, after) = inside[0], inside[-1]
+        return (after - before) / (last - first)
 
     @property
     def harm(self) -> str | None:
@@ -208,7 +193,7 @@ class Telemetry:
         while not self._stop.is_set():
             millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
             if millijoules != last:
-                self.ticks.append(Tick(time.perf_counter(), millijoules / 1000))
+                self.ticks.append((time.perf_counter(), millijoules / 1000))
                 last = millijoules
                 self.look()
             self._stop.wait(POLL_SECONDS)

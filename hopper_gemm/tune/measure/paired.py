@@ -161,7 +161,7 @@ def timed(
         alone = Arm(spacer, sets, seconds_per_launch(spacer, sets))  # type: ignore[arg-type]
     arms = {}
     for name, function in functions.items():
-        launch = partial(_call, function)
+        launch = partial(lambda call, operands: call(*operands), function)
         try:
             for _ in range(UNTIMED):
                 launch(sets[0])
@@ -188,10 +188,6 @@ def timed(
     calls = tuple(TimedCall(name, median(bare[name]), speedup(samples[name])) for name in functions)
     remark = "" if telemetry.harm is None else f"{telemetry.harm} in each of {TRIES} tries"
     return Benched(calls, against, context, device.name, samples, remark)
-
-
-def _call(function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    function(*arguments)
 
 
 def _round(

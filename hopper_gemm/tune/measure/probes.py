@@ -37,13 +37,8 @@ def _note(readings: cute.Tensor) -> None:
 
 @cute.jit
 def clock_probe(readings: cute.Tensor, blocks: Int32, stream: cuda.CUstream) -> None:
-    """Note (cycles, nanoseconds) of every SM.
-
-    Args:
-        readings: int64 (SMs, 2), one row per SM; rows of SMs that no block reached keep what they held.
-        blocks: blocks to launch, one for each SM.
-        stream: where to launch.
-    """
+    """Note (cycles, nanoseconds) of every SM in a row of int64 (SMs, 2), by a block for each SM; rows of SMs that no
+    block reached keep what they held."""
     _note(readings).launch(grid=(blocks, 1, 1), block=(1, 1, 1), stream=stream)
 
 
@@ -63,17 +58,12 @@ def _rewrite(piece: cute.Tensor, cycles: Int32, factor: Int32) -> None:
 
 @cute.jit
 def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, factor: Int32, stream: cuda.CUstream) -> None:
-    """Read a piece of memory, wait, and write back what it holds.
+    """Read a piece of memory, int16 (elements,), by a CTA for each SM, wait for a number of SM cycles, and write back
+    what it holds, at most ``blocks * SPACER_THREADS`` elements.
 
     The wait makes a spacer last equally long whether or not the L2 holds its piece, so that the time of spacers alone
-    can be taken off.
-
-    Args:
-        piece: int16 (elements,); at most ``blocks * SPACER_THREADS`` of them are written.
-        blocks: CTAs, one for each SM.
-        cycles: SM cycles that each CTA lasts at least.
-        factor: 1. The product with a number that the compiler does not know keeps the write in the code.
-        stream: where to launch.
+    can be taken off. The factor is 1: the product with a number that the compiler does not know keeps the write in the
+    code.
     """
     _rewrite(piece, cycles, factor).launch(grid=(blocks, 1, 1), block=(SPACER_THREADS, 1, 1), stream=stream)
 
@@ -95,11 +85,7 @@ def load_spacer() -> Callable[[Any, int], None]:
 
 @cache
 def compile_clock_probe(options: str = "") -> Any:
-    """A launcher ``probe(readings, blocks)``; see :func:`clock_probe`.
-
-    Args:
-        options: more options of the DSL's compiler.
-    """
+    """A launcher ``probe(readings, blocks)``; see :func:`clock_probe`. Options are more ones of the DSL's compiler."""
     readings = make_fake_tensor(cutlass.Int64, (cute.sym_int(), 2), (2, 1), assumed_align=16)
     return _compiled(options, clock_probe, readings, Int32(0))
 

@@ -33,21 +33,14 @@ GRAPH_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class Burst:
-    """Protocol of the burst regime.
-
-    Args:
-        rest: seconds of idleness before each timing, the host's preparation included. If two launches take longer than
-            the warm-up or the timed span, the rest grows with the work: otherwise the power controller sees a load that
-            hardly ever ends, and speeds at 16384^3 varied by 5 %.
-        warm: seconds of warm-up.
-        timed: seconds timed.
-        pairs: pairs (ours, baseline), in alternating order.
-    """
+    """Protocol of the burst regime: idleness before each timing, the host's preparation included, a warm-up, a timed
+    span. If two launches take longer than the warm-up or the timed span, the rest grows with the work: otherwise the
+    power controller sees a load that hardly ever ends, and speeds at 16384^3 varied by 5 %."""
 
     rest: Seconds = 0.02
     warm: Seconds = 0.002
     timed: Seconds = 0.008
-    pairs: Count = 15
+    pairs: Count = 15  # (ours, baseline), in alternating order
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     @property
@@ -63,19 +56,12 @@ class Burst:
 
 @dataclass(frozen=True)
 class Steady:
-    """Protocol of the steady regime.
+    """Protocol of the steady regime."""
 
-    Args:
-        settle: seconds alone before the window.
-        window: seconds timed, in slices.
-        slice: seconds of a slice; slices of ours and of the baseline are paired in order.
-        pairs: blocks of (ours, baseline), in alternating order; each gives window / slice pairs of times.
-    """
-
-    settle: Seconds = 1.2
-    window: Seconds = 1.5
-    slice: Seconds = 0.5
-    pairs: Count = 1
+    settle: Seconds = 1.2  # alone before the window
+    window: Seconds = 1.5  # timed, in slices
+    slice: Seconds = 0.5  # slices of ours and of the baseline are paired in order
+    pairs: Count = 1  # blocks of (ours, baseline), in alternating order; each gives window / slice pairs of times
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     @property

@@ -55,24 +55,16 @@ class SmClock:
 
 
 def mhz_of(readings: np.ndarray) -> float:
-    """Return the mean clock in MHz, the median over the SMs.
-
-    Args:
-        readings: int64 (2, SMs, 2): start and end, SM by SM, in cycles and nanoseconds; zeros where none was taken.
-    """
+    """Return the mean clock in MHz, the median over the SMs, from int64 (2, SMs, 2): start and end, SM by SM, in cycles
+    and nanoseconds; zeros where none was taken."""
     start, end = readings
     spans = (end - start)[(start[:, 1] > 0) & (end[:, 1] > start[:, 1])]
     return float(np.median(spans[:, 0] / spans[:, 1]) * 1000) if len(spans) else float("nan")
 
 
 def rest_of(seconds: float, idle_since: float | None, now: float) -> float:
-    """Return the seconds of rest that are left.
-
-    Args:
-        seconds: seconds of the whole rest.
-        idle_since: when the GPU's last work ended, by :func:`time.perf_counter`; None if it ends now.
-        now: present time of the same clock.
-    """
+    """Return the seconds of a rest that are left ``now``, by :func:`time.perf_counter`, for a GPU that is idle since a
+    time of that clock; None if its last work ends now."""
     return max(0.0, seconds - (0.0 if idle_since is None else now - idle_since))
 
 
@@ -96,14 +88,8 @@ class Timer:
     def time(
         self, arm: Arm, protocol: Protocol, telemetry: Telemetry, meanwhile: Callable[[], None] = lambda: None
     ) -> Timing:
-        """Time an arm by a protocol, whatever its number of pairs.
-
-        Args:
-            arm: arm to time.
-            protocol: protocol of the timing.
-            telemetry: telemetry, entered.
-            meanwhile: called in a burst while the GPU works; its own time is not measured.
-        """
+        """Time an arm by a protocol, whatever its number of pairs, under a telemetry that was entered. ``meanwhile`` is
+        called in a burst while the GPU works; its own time is not measured."""
         if isinstance(protocol, Burst):
             timing = self._burst(arm, protocol, telemetry, meanwhile)
         else:

@@ -51,16 +51,10 @@ class Component:
     boards: int = 0
 
     def half_width(self, looks: Sequence[int] = (1,)) -> float:
-        """Return half of a 95 % interval of a mean over boards, as a logarithm.
-
-        Args:
-            looks: number of processes that measured the entry, board by board.
-        """
-        return (
-            self.deviations
-            * sqrt(sum(self.between**2 + self.within**2 / processes for processes in looks))
-            / len(looks)
-        )
+        """Return half of a 95 % interval of a mean over boards, as a logarithm; ``looks`` is the number of processes
+        that measured the entry, board by board."""
+        variance = sum(self.between**2 + self.within**2 / processes for processes in looks)
+        return self.deviations * sqrt(variance) / len(looks)
 
 
 COMPONENTS = (
@@ -82,15 +76,9 @@ def component_of(duration_us: float, components: Sequence[Component] = COMPONENT
 def published(
     ratio: Ratio, duration_us: float, looks: Sequence[int] = (1,), components: Sequence[Component] = COMPONENTS
 ) -> Ratio:
-    """Return a speedup with an interval that holds for other processes on other boards of the GPU model: its own
-    interval, or the wider one of the components.
-
-    Args:
-        ratio: measured speedup; the mean of several boards.
-        duration_us: duration of a launch of the baseline.
-        looks: number of processes that measured it, board by board.
-        components: components by class of duration.
-    """
+    """Return a speedup, the mean of several boards, with an interval that holds for other processes on other boards of
+    the GPU model: its own interval, or the wider one of the components of a baseline's duration. ``looks`` is the
+    number of processes that measured it, board by board."""
     half = component_of(duration_us, components).half_width(looks)
     low, high = (exp(max(abs(log(end / ratio.median)), half)) for end in (ratio.low, ratio.high))
     return Ratio(ratio.median, ratio.median / low, ratio.median * high, ratio.pairs)
@@ -115,16 +103,12 @@ class Verdict:
 
 
 def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdict:
-    """Return whether today's kernel is as fast as its recorded binary, timed in pairs on one board.
+    """Return whether today's kernel is as fast as its recorded binary, timed in pairs on one board: the ratio is the
+    time of the binary over today's.
 
-    Fallen: the whole interval lies below 1 by more than half of :data:`FALL`, and by more than the noise. Held: the
-    whole interval lies above 1 - :data:`FALL`. Between these limits lies several times the scatter of runs on one
-    board. Equal machine code differs by its launch alone, and is held if its median lies above 1 - :data:`FALL`.
-
-    Args:
-        ratio: time of the recorded binary over today's; below 1 today's is slower.
-        noise: noise floor of the same run, as a fraction.
-        same_code: True if both have the same machine code.
+    Fallen: the whole interval lies below 1 by more than half of :data:`FALL`, and by more than the noise, a fraction.
+    Held: the whole interval lies above 1 - :data:`FALL`. Between these limits lies several times the scatter of runs on
+    one board. Equal machine code differs by its launch alone, and is held if its median lies above 1 - :data:`FALL`.
     """
     interval = f"{ratio.median:.4f}x [{ratio.low:.4f}, {ratio.high:.4f}]"
     figures = f"{interval} of the recorded binary's speed, noise {noise:.2%}"
@@ -140,15 +124,9 @@ def paired_verdict(ratio: Ratio, noise: float, same_code: bool = False) -> Verdi
 def record_verdict(
     recorded: Ratio, now: Ratio, duration_us: float, components: Sequence[Component] = COMPONENTS
 ) -> str | None:
-    """Return a warning if a speedup over the baseline lies further from the recorded one than another board explains;
-    else None. It is no regression: the board, the driver or the baseline may have changed.
-
-    Args:
-        recorded: speedup of the record, not widened.
-        now: speedup measured now, perhaps on another board.
-        duration_us: duration of a launch of the baseline.
-        components: components by class of duration.
-    """
+    """Return a warning if a speedup over a baseline, whose launch lasts ``duration_us``, lies further from the recorded
+    one, not widened, than another board explains; else None. It is no regression: the board, the driver or the baseline
+    may have changed."""
     wide = [published(ratio, duration_us, components=components) for ratio in (recorded, now)]
     limit = RARE / Z * hypot(*(log(ratio.high / ratio.low) / 2 for ratio in wide))
     apart = log(now.median / recorded.median)

@@ -60,16 +60,11 @@ class Workload:
 def make_workload(
     problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal", device: str = "cuda"
 ) -> Workload:
-    """Make matrices on a device, by default the current GPU.
+    """Make matrices on a device, by default the current GPU, for an L2 of a size; the same seed gives the same
+    matrices.
 
-    Standard-normal numbers by default. Zeros or constants would run up to a fifth faster: the power of a tensor core
-    grows with the bits that flip.
-
-    Args:
-        problem: sizes, element types, layouts.
-        l2_bytes: size of the GPU's L2.
-        seed: seed of the generator; the same seed gives the same matrices.
-        data: one of :data:`hopper_gemm.model.problem.DATA`.
+    Standard-normal numbers by default, or another of :data:`hopper_gemm.model.problem.DATA`. Zeros or constants would
+    run up to a fifth faster: the power of a tensor core grows with the bits that flip.
     """
     dtype, out_dtype = ((TYPES | scaling.TYPES)[name] for name in types_of(problem.dtype))
     generator = torch.Generator(device).manual_seed(seed)

@@ -39,12 +39,7 @@ class RunError(ValueError):
 
 
 class Coordinator:
-    """Runs questions on workers, one after the other; the workers stay from question to question.
-
-    Args:
-        executor: the workers.
-        say: takes a line for the user.
-    """
+    """Runs questions on the workers of an executor, one after the other; the workers stay from question to question."""
 
     def __init__(self, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
         self._executor, self._say = executor, say
@@ -146,11 +141,7 @@ class Coordinator:
         return self._question.next(member)
 
     def _handle(self, events: Sequence[tuple[str, Event]]) -> None:
-        """Handle events of workers, and record their rows together.
-
-        Raises:
-            RunError: all of the first points crashed.
-        """
+        """Handle events of workers, and record their rows together."""
         rows: list[tuple[Joined, Row]] = []
         for name, event in events:
             if isinstance(event, Joined):
@@ -255,10 +246,6 @@ class Coordinator:
 
 
 def run(question: Question, executor: Executor, say: Callable[[str], None] = lambda text: None) -> None:
-    """Run a question, and close it and its workers however it ends.
-
-    Raises:
-        NoHopperError, RunError: as :meth:`Coordinator.run`.
-    """
+    """Run a question, and close it and its workers however it ends."""
     with closing(Coordinator(executor, say)) as coordinator:
         coordinator.run(question)

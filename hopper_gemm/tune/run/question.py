@@ -66,16 +66,8 @@ class Question:
 
 class Recording(Question):
     """A question with a results folder. The constructor only reads the folder; the first worker that joins opens it,
-    and the others must have the same kind of GPU.
-
-    Args:
-        provenance: provenance of a new folder; ``gpu`` needs only the name until a worker joins.
-        out: results folder.
-        say: takes a line for the user.
-
-    Raises:
-        ResultsError: the folder is of another study, takes no more rows, or is damaged.
-    """
+    and the others must have the same kind of GPU. The provenance is that of a new folder; its ``gpu`` needs only the
+    name until a worker joins."""
 
     def __init__(self, provenance: dict[str, Any], out: Path, say: Callable[[str], None]) -> None:
         self.out, self.say = out, say

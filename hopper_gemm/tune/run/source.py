@@ -89,18 +89,12 @@ class Source:
 
 
 def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], cluster: str = "") -> Source:
-    """Find the GPUs, or else a recorded study.
-
-    Args:
-        record: returns the folder to replay; its argument says why there is no GPU.
-        backend: one of :data:`BACKENDS`.
-        gpus: indices among the visible GPUs.
-        cluster: address of :class:`Source`.
+    """Find the GPUs, or else the study in the folder that ``record`` returns for the reason why there is no GPU.
 
     Raises:
         NoHopperError: ``backend`` is ``"cuda"`` and a GPU is missing.
         NotRecordedError: there is neither a GPU nor a recorded study.
-        ValueError: the GPUs are of several kinds, the backend is unknown, or a cluster should replay.
+        ValueError: the GPUs are of several kinds, the backend is none of :data:`BACKENDS`, or a cluster should replay.
     """
     if cluster and backend == "replay":
         raise ValueError("--cluster measures on other hosts but --backend is replay; leave one of them out")

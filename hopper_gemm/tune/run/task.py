@@ -16,7 +16,7 @@ from hopper_gemm.compiler.pool import compiling
 from hopper_gemm.tune.measure.device import GpuId, find_hopper
 from hopper_gemm.tune.measure.protocol import Protocol
 from hopper_gemm.tune.parameters import HOST_FIELDS, all_values
-from hopper_gemm.tune.point import Point, Sample
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.statistics import ALONE, Race, Ratio
 from hopper_gemm.tune.study.row import Row, RowKey
 
@@ -50,23 +50,13 @@ class Task:
     twins: Mapping[str, str] = field(default_factory=dict)
     board: str = ""  # UUID of the only board that may measure the points; empty: any board
 
-    def row(
-        self,
-        point: Point,
-        board: str,
-        status: str,
-        reason: str = "",
-        figures: Mapping[str, Any] | None = None,
-        samples: tuple[Sample, ...] = (),
-        finalists: tuple[str, ...] = (),
-    ) -> Row:
-        """Return the row of a point on a board, without study, source and GPU.
+    def row(self, point: Point, board: str, status: str, reason: str = "", **measured: Any) -> Row:
+        """Return the row of a point on a board, with what was measured, but without study, source and GPU.
 
         The status is of the results schema; ``"twin"`` if the reason names a config that ran the same machine code; or
         empty if a replayed study has no such row.
         """
-        fields = point, status, reason, figures or {}, samples, self.stage, self.process
-        return Row(*fields, board=board, finalists=finalists)
+        return Row(point, status, reason, stage=self.stage, process=self.process, board=board, **measured)
 
     def without(self, row: Row) -> Task | None:
         """Return the task without the point of a row; None if the row is not of this task."""

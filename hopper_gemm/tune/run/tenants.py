@@ -24,13 +24,7 @@ others."""
 def busy(gpu: GpuId, sleep: Callable[[float], None] = time.sleep, measuring: bool = False) -> str:
     """Return a line on what keeps a GPU busy: processes that hold a context on it, other than this process and its
     descendants, or a utilisation of :data:`BUSY_PERCENT` with no process listed. Empty if it is idle or NVML does not
-    report.
-
-    Args:
-        gpu: the GPU.
-        sleep: waits between looks, seconds.
-        measuring: True if this process measures on the GPU meanwhile, so that its utilisation says nothing of others.
-    """
+    report. If this process is ``measuring`` on the GPU meanwhile, its utilisation says nothing of others."""
     for look in range(LOOKS):
         if look:
             sleep(LOOK_SECONDS)

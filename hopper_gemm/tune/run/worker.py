@@ -43,15 +43,9 @@ TRIES = 2
 
 
 def work(line: Connection, job: Job, gpu: int, cores: Sequence[int], by_main: bool) -> None:
-    """Run a worker in this process, until its coordinator hangs up or its GPU cannot be used.
-
-    Args:
-        line: brings tasks as (number, task), in any order; takes each :data:`hopper_gemm.tune.run.task.Event`.
-        job: settings of the run.
-        gpu: index among the visible GPUs.
-        cores: CPU cores of the worker and its compilers.
-        by_main: argument of :func:`hopper_gemm.compiler.child.settle_in`.
-    """
+    """Run a worker in this process on a GPU and some CPU cores, until its coordinator hangs up or its GPU cannot be
+    used. The line brings tasks as (number, task), in any order, and takes each :data:`hopper_gemm.tune.run.task.Event`;
+    ``by_main`` is that of :func:`hopper_gemm.compiler.child.settle_in`."""
     worker = None
     try:
         log = job.log or log_file(job.study)
@@ -151,11 +145,7 @@ class Worker:
         return all(kernel is None or self._pool.built(kernel) is not None for kernel in kernels_of(task))
 
     def _open_gpu(self) -> None:
-        """Lock the GPU, start the children, and describe the GPU to the coordinator.
-
-        Raises:
-            NoHopperError: another process holds the GPU, or it cannot be used.
-        """
+        """Lock the GPU, start the children, and describe the GPU to the coordinator."""
         name = f"GPU {self._gpu.index} ({self._gpu.name})"
         since, announced = time.strftime("%H:%M:%S", time.localtime()), False
         until = time.monotonic() + GPU_SECONDS
@@ -174,11 +164,7 @@ class Worker:
         self._send(self._describe())
 
     def _describe(self) -> Joined:
-        """Ask the measuring child to describe the GPU and the baselines.
-
-        Raises:
-            NoHopperError: the GPU cannot be used.
-        """
+        """Ask the measuring child to describe the GPU and the baselines."""
         assert self._child is not None
         for _ in range(TRIES):
             reply = self._request(self._child, ("describe", {"names": self._job.against}), RUN_SECONDS)
@@ -192,9 +178,9 @@ class Worker:
             built = None if kernel is None else self._pool.result(kernel)
             figures = {} if built is None else compiled_figures(point, built)
             if built is not None and built.status != "ok":
-                yield task.row(point, self._gpu.uuid, built.status, built.reason, figures)
+                yield task.row(point, self._gpu.uuid, built.status, built.reason, figures=figures)
             elif twin := task.twins.get(figures.get("code", "")):
-                yield task.row(point, self._gpu.uuid, "twin", twin, figures)
+                yield task.row(point, self._gpu.uuid, "twin", twin, figures=figures)
             else:
                 self._send(Begun(task.row(point, self._gpu.uuid, "").key))
                 began = time.monotonic()
@@ -208,8 +194,8 @@ class Worker:
                         reason = reason or compile_remark(point, built)
                 if self._job.verbose:
                     self._send(Said(time_report(task, point, outcome, measured - began, time.monotonic() - measured)))
-                result = outcome.status, reason, figures, outcome.samples, outcome.finalists
-                yield task.row(point, self._gpu.uuid, *result)
+                pairs = {"samples": outcome.samples, "finalists": outcome.finalists}
+                yield task.row(point, self._gpu.uuid, outcome.status, reason, figures=figures, **pairs)
 
     def _measure(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; if the process dies over it, try again in a new one."""
@@ -285,9 +271,9 @@ class Worker:
             yield from (task.row(point, board, "crash", str(error)) for point in runnable)
             return
         for (point, figures), counts in zip(runnable.items(), results, strict=False):
-            named = {"baseline_kernel": counts.kernel} if counts.kernel else {}
+            figures |= counts.figures | ({"baseline_kernel": counts.kernel} if counts.kernel else {})
             status = "ok" if counts.figures else "crash"
-            yield task.row(point, board, status, counts.reason or counts.note, {**figures, **counts.figures, **named})
+            yield task.row(point, board, status, counts.reason or counts.note, figures=figures)
 
     def _request(self, child: Child, request: Any, seconds: float) -> Reply:
         child.send(request, seconds)

@@ -30,12 +30,8 @@ class Covariance:
         return covariance(apart(a, b, self.groups), self.scales)
 
     def fitted(self, points: np.ndarray, figures: np.ndarray) -> Covariance:
-        """Return the covariance with the likeliest length scales and noise, chosen in turn among a few values each.
-
-        Args:
-            points: the observed points.
-            figures: the figure at each.
-        """
+        """Return the covariance with the likeliest length scales and noise for the figures at the observed points,
+        chosen in turn among a few values each."""
         distances = apart(points, points, self.groups)
         scales, noise = self.scales.copy(), self.noise
 
@@ -63,15 +59,10 @@ class Covariance:
 
 
 class Posterior:
-    """Posterior of the process at some points; observed points are added one by one.
+    """Posterior of the process at some points; observed points, with a figure or a pending one, are added one by one.
 
     A new observed point costs a product of a vector with a matrix. The figures are passed to :meth:`predict`, so they
     may change at any time.
-
-    Args:
-        kernel: of the process.
-        points: points to predict.
-        observed: points with a figure, or a pending one.
     """
 
     def __init__(self, kernel: Covariance, points: np.ndarray, observed: np.ndarray) -> None:
@@ -95,11 +86,8 @@ class Posterior:
         self._observed, self._unexplained = np.vstack([self._observed, point]), self._unexplained - row**2
 
     def predict(self, figures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation at each point.
-
-        Args:
-            figures: the figure of each observed point, in the order of their addition.
-        """
+        """Return mean and standard deviation at each point, from the figure of each observed point in the order of
+        their addition."""
         mean = float(figures.mean())
         white = self._inverse @ (figures - mean)
         variance = max(float(white @ white) / len(figures), 1e-10)

@@ -27,14 +27,11 @@ FITTED = 200
 
 
 class Gp(LegalSampler):
-    """A Gaussian process over the legal configs, on top of a model's prediction.
+    """A Gaussian process over the legal configs, on top of the logarithm of the times that a model predicts. It learns
+    from configs of earlier studies too, inside the space or not, each with its speedup and prediction.
 
     It proposes the config with the lowest mean less about :data:`CURIOSITY` standard deviations. A pending config
     counts with its expected loss.
-
-    Args:
-        predicted: logarithm of the time that a model predicts for each config.
-        earlier: configs of earlier studies, inside the space or not, with their speedups and predictions.
     """
 
     def __init__(

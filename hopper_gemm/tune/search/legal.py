@@ -14,14 +14,10 @@ from hopper_gemm.tune.parameters import DEFAULTS, FIELDS
 
 
 class LegalSpace:
-    """Legal configs, each with a number, a category of each parameter, and coordinates.
+    """Legal configs, resolved and each once, with a number, a category of each parameter, and coordinates.
 
     Of the parameters that vary, those that tell the configs apart are kept: ``stages`` is dropped where it follows from
-    the tile.
-
-    Args:
-        configs: legal, resolved, each once.
-        as_text: whether Optuna sees numbers as categories too, not as integers in their range.
+    the tile. With ``as_text`` Optuna sees numbers as categories too, not as integers in their range.
     """
 
     def __init__(self, configs: Sequence[GemmConfig], *, as_text: bool = False) -> None:
@@ -70,18 +66,12 @@ class LegalSpace:
 
     def find(self, parameters: Mapping[str, Any]) -> int | None:
         """Return the number of the config with exactly these parameters; None where the space has none."""
-        try:
-            return self._by_code.get(self._code(parameters))
-        except (KeyError, ValueError):
-            return None
+        codes = tuple(self._code_of[name].get(str(parameters.get(name))) for name in self.names)
+        return self._by_code.get(codes)
 
     def nearest(self, parameters: Mapping[str, Any], free: np.ndarray) -> int:
-        """Return the number of the free config closest to parameters that may be illegal or taken.
-
-        Args:
-            parameters: a category of each parameter, or a number in its range.
-            free: numbers of configs.
-        """
+        """Return the number of the config, of the free ones, that is closest to parameters that may be illegal or
+        taken: a category of each parameter, or a number in its range."""
         values = {}
         for name in self.names:
             code = self._code_of[name].get(str(parameters[name]))
@@ -106,9 +96,6 @@ class LegalSpace:
                 parts.append(np.full(scaled.shape[1], 0.5))
         return np.concatenate(parts) if parts else np.zeros(1)
 
-    def _code(self, parameters: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(self._code_of[name][str(parameters[name])] for name in self.names)
-
 
 def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[Any]], np.ndarray]:
     """Return the parameters that tell configs apart, the values of each in order, and the codes of each config.
@@ -119,11 +106,11 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
     classes = np.zeros(len(configs), dtype=np.int64)
     for name in FIELDS:
         values = [_value(config, name) for config in configs]
-        distinct = _in_order(values)
+        distinct = sorted(set(values), key=lambda value: (isinstance(value, str), value))
         if len(distinct) < 2:
             continue
-        code = {_key(value): i for i, value in enumerate(distinct)}
-        column = np.array([code[_key(value)] for value in values], dtype=np.int64)
+        code = {value: i for i, value in enumerate(distinct)}
+        column = np.array([code[value] for value in values], dtype=np.int64)
         finer = np.unique(classes * len(distinct) + column, return_inverse=True)[1]
         if finer.max() == classes.max():
             continue
@@ -138,16 +125,6 @@ def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[An
 def _value(config: GemmConfig, name: str) -> Any:
     """Return a parameter of a config: its default where the config's class lacks it."""
     return getattr(config, name, DEFAULTS[name])
-
-
-def _key(value: Any) -> tuple[str, Any]:
-    """Return a key of a value by which ``True`` differs from 1."""
-    return type(value).__name__, value
-
-
-def _in_order(values: list[Any]) -> list[Any]:
-    distinct = {_key(value): value for value in values}
-    return [distinct[key] for key in sorted(distinct, key=lambda key: (isinstance(key[1], str), key[1]))]
 
 
 def _numeric(values: Sequence[Any]) -> bool:

@@ -29,15 +29,8 @@ left out of the initial configs."""
 
 
 class LegalSampler(optuna.samplers.BaseSampler):
-    """Random search over legal configs, and the base of all samplers: it never proposes a config twice.
-
-    Each sampler has an Optuna study of its own, in memory.
-
-    Args:
-        space: the legal configs.
-        seed: of the random draws.
-        initial: numbers of the configs to try first.
-    """
+    """Random search over legal configs, and the base of all samplers: it never proposes a config twice, and tries the
+    ``initial`` ones, by number, first. Each sampler has an Optuna study of its own, in memory."""
 
     def __init__(self, space: LegalSpace, seed: int, initial: Iterable[int] = ()) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -66,15 +59,8 @@ class LegalSampler(optuna.samplers.BaseSampler):
         return number
 
     def tell(self, number: int, speedup: float | None) -> None:
-        """Record the result of a pending config.
-
-        A config that did not run is pruned and infeasible, not failed: Optuna's samplers ignore failed trials and would
-        propose the same region again.
-
-        Args:
-            number: of the config.
-            speedup: of the config; None where it did not run.
-        """
+        """Record the speedup of a pending config; None where it did not run. It is pruned and infeasible then, not
+        failed: Optuna's samplers ignore failed trials and would propose the same region again."""
         trial = self.pending.pop(number)
         self._record(number, speedup)
         if speedup is not None:
@@ -128,11 +114,7 @@ class LegalSampler(optuna.samplers.BaseSampler):
 
 
 class Ranked(LegalSampler):
-    """Proposes configs in the order of a prediction.
-
-    Args:
-        predicted: of each config; less is better.
-    """
+    """Proposes configs in the order of a prediction of each, the least first."""
 
     def __init__(self, space: LegalSpace, seed: int, predicted: np.ndarray, initial: Iterable[int] = ()) -> None:
         super().__init__(space, seed, initial)
@@ -144,11 +126,8 @@ class Ranked(LegalSampler):
 
 
 class Plugged(LegalSampler):
-    """Proposes the free legal config nearest to what any Optuna sampler suggests, which learns of that config.
-
-    Args:
-        sampler: of :mod:`optuna.samplers`, or another of its base class. It sees numbers as integers between the least
-            and the greatest value of the space, and words as categories.
+    """Proposes the free legal config nearest to what any Optuna sampler suggests, which learns of that config. The
+    sampler sees numbers as integers between the least and the greatest value of the space, and words as categories.
 
     Example:
         >>> from hopper_gemm.tune.search.legal import LegalSpace
@@ -189,14 +168,7 @@ def speedup_of(row: Row) -> float | None:
 
 
 def ended_trial(space: LegalSpace, number: int, speedup: float | None, **noted: Any) -> FrozenTrial:
-    """Return a measured config as a trial.
-
-    Args:
-        space: of the config.
-        number: of the config.
-        speedup: of the config; None where it did not run.
-        noted: user attributes.
-    """
+    """Return a measured config as a trial, its speedup None where it did not run; ``noted`` are user attributes."""
     return create_trial(
         state=TrialState.PRUNED if speedup is None else TrialState.COMPLETE,
         value=speedup,
@@ -212,16 +184,9 @@ def predictions(configs: Iterable[GemmConfig], problem: GemmProblem) -> np.ndarr
 
 
 def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> list[int]:
-    """Return numbers of configs with the best predictions, no two with the same tile and depth.
-
-    Every other config is the best of another technique, unless the technique is predicted more than
-    :data:`SLOWEST_TECHNIQUE` slower.
-
-    Args:
-        predicted: logarithm of the time of each config.
-        configs: the configs.
-        most: most configs to return.
-    """
+    """Return at most ``most`` numbers of configs with the best predictions, which are logarithms of times; no two have
+    the same tile and depth. Every other config is the best of another technique, unless the technique is predicted more
+    than :data:`SLOWEST_TECHNIQUE` slower."""
     tiles: dict[Any, int] = {}
     techniques: dict[Any, int] = {}
     slowest = float(predicted.min()) + SLOWEST_TECHNIQUE if len(predicted) else 0.0

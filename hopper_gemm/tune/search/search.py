@@ -21,6 +21,7 @@ from hopper_gemm.tune.search.gp import Gp
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import LegalSampler, Plugged, Ranked, diverse, predictions, speedup_of
 from hopper_gemm.tune.study.files import here_or_recorded
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import begun_with, place_of
@@ -31,17 +32,12 @@ SAMPLERS = ("exhaustive", "random", "tpe", "gp", "prior")
 
 
 class Search:
-    """Proposes points to workers, each of which stays with a task.
+    """Proposes legal points, which come in order, to workers, each of which stays with a task.
 
-    Args:
-        spec: sampler, seeds and budget.
-        legal: all legal points, in order.
-        rows: of points that were measured.
-        earlier: rows of other studies: hints to the sampler, measured anew if they are proposed.
-        spent: seconds that earlier runs have searched, by task.
-        most: most points to propose in this run.
-        owed: rows by task that a finished search has lost: proposed again although its time is up.
-        clock: returns seconds.
+    Rows are of points that were measured; ``earlier`` ones, of other studies, are hints to the sampler, measured anew
+    if they are proposed. ``spent`` are the seconds that earlier runs have searched, by task; ``most`` limits the points
+    that this run proposes; ``owed`` counts the rows by task that a finished search has lost: proposed again although
+    its time is up. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -109,12 +105,7 @@ class Search:
         return None
 
     def left(self, worker: str, point: Point | None) -> None:
-        """Free the tasks of a worker that has gone.
-
-        Args:
-            worker: its name.
-            point: the point that it will not measure, to be proposed again.
-        """
+        """Free the tasks of a worker that has gone; the point that it will not measure is proposed again."""
         for task in self._tasks:
             if task.worker == worker:
                 task.worker = None
@@ -142,11 +133,8 @@ class Search:
 
     def _grouped(self, legal: Sequence[Point]) -> list[_Task]:
         """Return the tasks, each with its points."""
-        grouped: dict[str, list[Point]] = {}
-        for point in legal:
-            grouped.setdefault(place_of(point), []).append(point)
         tasks = []
-        for name, points in grouped.items():
+        for name, points in grouped(legal, place_of).items():
             task = _Task(name, points, target=min(len(points), self._spec.budget.trials or len(points)))
             task.done = {number for point, number in task.number.items() if point in self._rows}
             self._task_of |= dict.fromkeys(points, task)
@@ -226,11 +214,8 @@ class _Task:
 
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:
-    """Return the rows of an earlier study that ran, for a warm start.
-
-    Args:
-        folder: of the study; a relative one is looked up in the current folder and in the checkout.
-        gpu: name of this run's GPU; empty where it has none yet.
+    """Return the rows of an earlier study that ran, for a warm start on a GPU, whose name is empty if it is not known
+    yet. A relative folder is looked up in the current folder and in the checkout.
 
     Raises:
         ResultsError: there is no such study, or it was recorded on another kind of GPU.
@@ -251,16 +236,11 @@ def make(
     earlier: Sequence[tuple[GemmConfig, float, float]] = (),
     initial: Sequence[int] = (),
 ) -> LegalSampler:
-    """Return a new sampler.
+    """Return a new sampler by its name of :data:`SAMPLERS`.
 
-    Args:
-        name: of :data:`SAMPLERS`.
-        space, seed: as for :class:`hopper_gemm.tune.search.samplers.LegalSampler`.
-        predicted: logarithm of the time that a model predicts for each config of the space.
-        seeds: number of configs that guided samplers try first: up to half of them are the best of earlier studies, the
-            others the model's.
-        earlier: configs with speedup and prediction, from earlier studies.
-        initial: numbers of the configs that guided samplers try before those.
+    Guided samplers try the ``initial`` configs, by number, then ``seeds`` more: up to half of them the best of
+    ``earlier`` studies, whose configs come with speedup and prediction, the others the model's, by the predicted
+    logarithm of the time of each config.
 
     Raises:
         ValueError: there is no such sampler.

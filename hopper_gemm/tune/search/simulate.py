@@ -12,6 +12,7 @@ import numpy as np
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of
@@ -105,24 +106,15 @@ class Curve:
 def play(
     recorded: RecordedTask, sampler: str, seed: int, trials: int, seeds: int = 4, ahead: int = 1
 ) -> tuple[list[int], np.ndarray]:
-    """Let a sampler search a recorded task.
+    """Let a sampler search a recorded task; return the configs tried, by number in their order, and the best speedup
+    after each.
 
-    Args:
-        recorded: the task.
-        sampler: its name; with the suffix :data:`BLIND` it gets no prediction.
-        seed: of the sampler.
-        trials: most configs that it may try.
-        seeds: configs that it takes from the model first.
-        ahead: trials that are pending at a time.
-
-    Returns:
-        The configs tried, by number in their order, and the best speedup after each.
+    The sampler tries ``trials`` configs at most, first some ``seeds`` of the model, with ``ahead`` trials pending at a
+    time; with the suffix :data:`BLIND` it gets no prediction.
     """
-    space, blind = recorded.space, sampler.endswith(BLIND)
-    level = np.random.default_rng(seed).uniform(
-        0, 1e-12, len(space)
-    )  # not constant, so that the first config is random
-    predicted, seeds = (level, 0) if blind else (recorded.predicted, seeds)
+    space, predicted = recorded.space, recorded.predicted
+    if sampler.endswith(BLIND):  # not constant, so that the first config is random
+        predicted, seeds = np.random.default_rng(seed).uniform(0, 1e-12, len(space)), 0
     proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)
     tried: list[int] = []
     pending: list[int] = []
@@ -137,11 +129,8 @@ def play(
 
 
 def random_search_regret(regrets: np.ndarray, trials: int) -> np.ndarray:
-    """Return the expected regret of random search without replacement after each trial.
-
-    Args:
-        regrets: of all configs.
-        trials: number of trials, at most that of the configs.
+    """Return the expected regret of random search without replacement after each trial, from the regrets of all
+    configs.
 
     Example:
         >>> random_search_regret(np.array([0.0, 1.0, 2.0]), 3).round(3).tolist()
@@ -164,14 +153,11 @@ def simulate(
     trials: int | None = None,
     watch: Callable[[str], None] = lambda text: None,
 ) -> list[Curve]:
-    """Let every sampler search every task with several seeds.
+    """Let every sampler search every task with several seeds; ``exhaustive`` and ``prior`` are deterministic and run
+    once.
 
-    Args:
-        tasks: of :func:`recorded_tasks`.
-        samplers: names.
-        seeds: runs of each; ``exhaustive`` and ``prior`` are deterministic and run once.
-        trials: of a run; by default a quarter of the space, and at least 40.
-        watch: called with a line of text before each sampler.
+    A run has ``trials``, by default a quarter of the space, and at least 40. ``watch`` is called with a line of text
+    before each sampler.
 
     Raises:
         ValueError: there is no such sampler.
@@ -197,10 +183,9 @@ def recorded_tasks(folder: Path) -> list[RecordedTask]:
     Raises:
         ResultsError: the folder holds neither, or no task with two configs that ran.
     """
-    by_name: dict[str, list[Row]] = {}
-    for row in read_study(folder).stage("sweep", "map"):
-        if row.stage == "sweep" or row.point.against == "cublas":
-            by_name.setdefault(place_of(row.point), []).append(row)
+    rows = read_study(folder).stage("sweep", "map")
+    paired = [row for row in rows if row.stage == "sweep" or row.point.against == "cublas"]
+    by_name = grouped(paired, lambda row: place_of(row.point))
     tasks = [recorded for rows in by_name.values() if (recorded := RecordedTask.of(rows)) is not None]
     if not tasks:
         raise ResultsError(f"{folder} has no problem with two configs that ran; name a recorded study")

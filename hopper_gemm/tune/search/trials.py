@@ -18,9 +18,9 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import ended_trial, speedup_of
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of
@@ -34,19 +34,14 @@ def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """Return for each task of a sweep's rows the evaluator's name and each parameter's importance, the greatest
     first."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    by_task: dict[str, list[tuple[GemmConfig, float]]] = {}
-    for row in rows:
-        speedup = speedup_of(row)
-        if speedup is not None:
-            by_task.setdefault(place_of(row.point), []).append((row.point.config, float(speedup)))
     importance = {}
-    for task, results in by_task.items():
-        if len(results) < LEAST:
+    for task, ran in grouped((row for row in rows if row.ok), lambda row: place_of(row.point)).items():
+        if len(ran) < LEAST:
             continue
-        space = LegalSpace([config for config, _ in results], as_text=True)
+        space = LegalSpace([row.point.config for row in ran], as_text=True)
         study = optuna.create_study(direction="maximize")
-        for number, (_, speedup) in enumerate(results):
-            study.add_trial(ended_trial(space, number, speedup))
+        for number, row in enumerate(ran):
+            study.add_trial(ended_trial(space, number, float(row.figures["speedup"])))
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
         importance[task] = {
             "evaluator": EVALUATOR,
@@ -57,19 +52,13 @@ def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
 
 
 def write_journal(study: Study, path: Path) -> None:
-    """Write the rows of a sweep or a search as a journal, whole or not at all.
-
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        path: of the file; it must not exist.
+    """Write the rows of a sweep or a search as a journal, whole or not at all, in a file that must not exist.
 
     Raises:
         ResultsError: the study has no such rows, or the file exists or cannot be written.
     """
-    tasks: dict[str, list[Row]] = {}
-    for row in study.stage("sweep"):
-        if not row.point.is_baseline and row.status != "illegal":
-            tasks.setdefault(place_of(row.point), []).append(row)
+    trials = [row for row in study.stage("sweep") if not row.point.is_baseline and row.status != "illegal"]
+    tasks = grouped(trials, lambda row: place_of(row.point))
     if not tasks:
         raise ResultsError(f"{study.path} holds no trials; name the folder of a sweep such as results/h200/seed-table")
     if path.exists():

@@ -56,22 +56,9 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ResultsError: no such file, or not JSON; with line and column.
-    """
-    return json_of(read_text(path), path)
-
-
-def json_of(text: str, path: Path) -> Any:
-    """Return the value of the text of a JSON file.
-
-    Raises:
-        ResultsError: as :func:`read_json`.
-    """
+    """Return the content of a JSON file."""
     try:
-        return parsed(text)
+        return parsed(read_text(path))
     except json.JSONDecodeError as error:
         line = f"{path}, line {error.lineno}, column {error.colno}"
         raise ResultsError(f"{line}: {error.msg}; restore the file") from None
@@ -80,22 +67,18 @@ def json_of(text: str, path: Path) -> Any:
 
 
 def read_object(path: Path, checks: bool = True) -> dict[str, Any]:
-    """Return the object of a JSON file that :func:`write_sealed` wrote.
-
-    Args:
-        path: of the file.
-        checks: False to read one whose sum is missing or wrong.
+    """Return the object of a JSON file that :func:`write_sealed` wrote; unless ``checks``, of one whose sum is missing
+    or wrong too.
 
     Raises:
         ResultsError: it holds something else, or was changed since.
     """
-    text = read_text(path)
-    value = json_of(text, path)
+    value = read_json(path)
     if not isinstance(value, dict):
         raise ResultsError(f"{path} must hold an object of JSON but holds a {type(value).__name__}; restore it")
     try:
         if checks:
-            check_sum(text, path)
+            check_sum(read_text(path), path)
     except SumError as error:
         raise ResultsError(str(error)) from None
     return {name: part for name, part in value.items() if name != SUM}

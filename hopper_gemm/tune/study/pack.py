@@ -15,12 +15,8 @@ from hopper_gemm.tune.study.row import ResultsError
 
 
 def pack(folder: Path) -> dict[str, tuple[int, int]]:
-    """Compress the rows of a finished study, which takes no more rows then.
-
-    Killed at any moment it loses nothing; the same call continues.
-
-    Returns:
-        The bytes of its rows as CSV and packed, by the name of the packed file.
+    """Compress the rows of a finished study, which takes no more rows then; return the bytes of its rows as CSV and
+    packed, by the name of the packed file. Killed at any moment it loses nothing; the same call continues.
 
     Raises:
         ResultsError: the folder is no study, a damaged one, or is packed already; or its rows do not come back.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import speedup
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.schema import BY_NAME, FIGURES
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 NUMBERS = tuple(name for name in FIGURES if BY_NAME[name].kind == "number")
 
@@ -21,38 +24,36 @@ def pooled(rows: Iterable[Row]) -> list[Row]:
     return [pool(of_point) for of_point in by_point(rows)]
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return items by their keys, both in the order in which they come."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def by_point(rows: Iterable[Row]) -> list[list[Row]]:
     """Return the rows of each point and stage: those that ran, or the last if none ran."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.stage, row.point), []).append(row)
+    groups = grouped(rows, lambda row: (row.stage, row.point))
     return [[row for row in of if row.ok] or of[-1:] for of in groups.values()]
 
 
 def looks(rows: Iterable[Row]) -> tuple[int, ...]:
     """Return the number of processes that measured the rows of a point, board by board."""
-    return tuple(sum(int(row.figures.get("processes", 1)) for row in of) for of in _by_board(rows))
+    boards = grouped(rows, lambda row: row.board)
+    return tuple(sum(int(row.figures.get("processes", 1)) for row in of) for of in boards.values())
 
 
 def pool(rows: Sequence[Row]) -> Row:
-    """Return the rows of a point as one, in which boards count alike, however many processes each had.
+    """Return the rows of a point, as :func:`by_point` gives them, as one, in which boards count alike, however many
+    processes each had.
 
     A point measured once keeps its row. Else the speedup is that of :func:`hopper_gemm.tune.statistics.speedup`; on one
     board times are medians over all pairs, and other figures are means over processes; of several boards, both are
     means of the boards' figures.
-
-    Args:
-        rows: of one point and stage, as :func:`by_point` gives them.
     """
-    boards = [_of_board(of) for of in _by_board(rows)]
+    boards = [_of_board(of) for of in grouped(rows, lambda row: row.board).values()]
     return boards[0] if len(boards) == 1 else _merged(boards, _speedup([board.samples for board in boards]))
-
-
-def _by_board(rows: Iterable[Row]) -> list[list[Row]]:
-    boards: dict[str, list[Row]] = {}
-    for row in rows:
-        boards.setdefault(row.board, []).append(row)
-    return list(boards.values())
 
 
 def _of_board(rows: Sequence[Row]) -> Row:

@@ -9,6 +9,7 @@ as line 1. Packed rows are the same lines, compressed, and are checked alike.
 from __future__ import annotations
 
 import lzma
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from typing import Any
 from hopper_gemm.model.sealed import sha256
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.limits import CHIPS, least_seconds
-from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.files import read_object, read_text
 from hopper_gemm.tune.study.provenance import PROVENANCE, checked
 from hopper_gemm.tune.study.row import SUM, ResultsError, Row, RowKey, RowParser, values_of
@@ -122,11 +122,8 @@ def packed(folder: Path) -> Path:
 
 
 def recorded_folders(name: str = "*") -> list[Path]:
-    """Return the folders of the recorded studies of a name, the archived ones last.
-
-    Args:
-        name: of the folder, for an archived one without its date; a glob pattern.
-    """
+    """Return the folders of the recorded studies of a name, for an archived one without its date, or of a glob pattern;
+    the archived ones last."""
     root = results_root()
     patterns = (f"*/{name}", f"*/*/{name}", f"archive/*/????-??-??-{name}", f"archive/*/*/{name}")
     paths = dict.fromkeys(path for pattern in patterns for path in sorted(root.glob(pattern)))
@@ -147,11 +144,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return the rows of a folder.
-
-    Raises:
-        ResultsError: a file is damaged, or holds a row twice.
-    """
+    """Return the rows of a folder."""
     return rows_and_digest(folder)[0]
 
 
@@ -205,11 +198,7 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
 
 
 def _unpacked(content: bytes) -> bytes:
-    """Return the content of packed rows.
-
-    Raises:
-        ValueError, lzma.LZMAError: they are cut, or longer than :data:`UNPACKED_BYTES_MAX`.
-    """
+    """Return the content of packed rows, unless they are cut or longer than :data:`UNPACKED_BYTES_MAX`."""
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKED_BYTES_MAX)
     text = unpacker.decompress(content, UNPACKED_BYTES_MAX)
     if unpacker.eof and not unpacker.unused_data:
@@ -269,18 +258,9 @@ def missing(study: Study) -> str:
     if "counted" not in provenance.get("finished", {"counted": ""}):
         return ""
     finals = provenance.get("spec", {}).get("final", {}).get("best", 0)
-    ran, had = (_subjects_by_control(study.stage(stage)) for stage in ("sweep", "final"))
-    wanted = {control: min(finals, len(configs)) for control, configs in ran.items()}
-    lacking = sum(max(0, count - len(had.get(control, ()))) for control, count in wanted.items())
-    if lacking:
+    subjects = ({row.point for row in study.stage(stage) if row.ok} for stage in ("sweep", "final"))
+    ran, had = (Counter(point.control for point in points) for points in subjects)
+    wanted = {control: min(finals, count) for control, count in ran.items()}
+    if lacking := sum(max(0, count - had[control]) for control, count in wanted.items()):
         return f"{lacking} of {sum(wanted.values())} finals"
     return "rows"
-
-
-def _subjects_by_control(rows: Iterable[Row]) -> dict[Point, set[Any]]:
-    """Return the kernels and baselines that ran, by their control."""
-    subjects: dict[Point, set[Any]] = {}
-    for row in rows:
-        if row.ok:
-            subjects.setdefault(row.point.control, set()).add(row.point.subject)
-    return subjects

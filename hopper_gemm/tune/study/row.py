@@ -103,11 +103,8 @@ def figures_of(status: str, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class RowParser:
-    """Parser of one file's lines. Points that recur are made once.
-
-    Args:
-        names: the columns. A parameter without a column stands at its default.
-    """
+    """Parser of the lines of a file with these columns; a parameter without a column stands at its default. Points that
+    recur are made once."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)

@@ -14,14 +14,12 @@ from hopper_gemm.tune.study.row import ResultsError
 
 
 def seal(path: Path, ended: bool = False) -> str:
-    """Write the sum of a study's provenance, or of a tuned table, by what it says now; say what was written.
+    """Write the sum of a study's provenance, a tuned table, or another JSON file that carries a sum, by what it says
+    now; say what was written.
 
     Rows carry sums of their own; what a finished study says of them must hold, but the order of its rows, which earlier
-    versions did not note, is noted now.
-
-    Args:
-        path: a results folder, a tuned table, or another JSON file that carries a sum.
-        ended: also count the rows of a study that was stopped before its end, and note them as all that it has.
+    versions did not note, is noted now. If ``ended``, the rows of a study that was stopped before its end are counted
+    too, and noted as all that it has.
 
     Raises:
         ResultsError, TunedTableError: a file is damaged, or does not hold the rows with which its study was finished.

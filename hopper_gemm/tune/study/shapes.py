@@ -17,21 +17,13 @@ from hopper_gemm.tune.study.spec import ProblemSection, SpecError, lines_of, rea
 
 
 class ShapeSection(ProblemSection):
-    """One problem of a list, as in a sweep.
+    """One problem of a list, as in a sweep."""
 
-    Args:
-        steady: it belongs to the steady regime too.
-        part: of the map: sizes that people run, log-uniform ones, or ragged ones.
-        family: the model or public list that its size is from.
-        held_out: nothing is fitted to it.
-        search: the map's whole space is searched on it.
-    """
-
-    steady: bool = False
-    part: Literal["", "people", "uniform", "ragged"] = ""
-    family: str = ""
-    held_out: bool = False
-    search: bool = False
+    steady: bool = False  # it belongs to the steady regime too
+    part: Literal["", "people", "uniform", "ragged"] = ""  # of the map: sizes that people run, log-uniform, or ragged
+    family: str = ""  # the model or public list that its size is from
+    held_out: bool = False  # nothing is fitted to it
+    search: bool = False  # the map's whole space is searched on it
 
 
 class Shapes(BaseModel):
@@ -58,10 +50,7 @@ class Shapes(BaseModel):
 
 
 def read_shapes(path: Path | None = None) -> Shapes:
-    """Read a list of problems.
-
-    Args:
-        path: of the file, or None for the suite.
+    """Read a list of problems, the suite if no path is given.
 
     Raises:
         SpecError: no such file, not TOML, or not such a list; all mistakes at once, one line each.
@@ -74,12 +63,8 @@ def read_shapes(path: Path | None = None) -> Shapes:
 
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
-    """Return name, question and problems of a list, or of sizes.
-
-    Args:
-        shapes: file of the list; the suite if None and there are no sizes.
-        sizes: m, n and k of one problem after the other.
-        regime: ``steady`` takes only the problems of a list that are marked steady.
+    """Return name, question and problems of a list, or of sizes: m, n and k of one problem after the other. Without
+    either it is the suite. In steady state a list has only the problems that are marked so.
 
     Raises:
         SpecError, ValueError: a mistake in the file or the sizes; one line each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product, repeat
 from math import prod
 from typing import Any
@@ -77,12 +77,9 @@ def count(spec: Spec) -> int:
 
 
 def points(spec: Spec, only: Collection[Point] | None = None) -> dict[Point, str]:
-    """Return every point with the reasons why it cannot run, empty if it can. For each regime (bursts first: they are
-    quick), context, problem and kind of data, every config in the order of the file, the last parameter fastest.
-
-    Args:
-        spec: the question.
-        only: points to choose among; None for all. What a spec keeps is chosen among these.
+    """Return every point, or those of ``only``, with the reasons why it cannot run, empty if it can. For each regime
+    (bursts first: they are quick), context, problem and kind of data, every config in the order of the file, the last
+    parameter fastest. What a spec keeps is chosen among ``only``.
 
     Raises:
         SpecError: a problem has more than :data:`MOST`.
@@ -115,23 +112,15 @@ class Space:
     total: int
     left_out: int = 0
 
-    @property
+    @cached_property
     def legal(self) -> list[Point]:
         """Return the points that can run."""
         return [point for point, why in self.points.items() if not why]
 
 
 def space_of(spec: Spec, only: Collection[Point] | None = None, each: Callable[..., Iterable[Any]] = map) -> Space:
-    """Return the space of a study; refused points are kept only where they get a row.
-
-    Args:
-        spec: the question.
-        only: points that can be answered; None for all.
-        each: maps a function over the problems, such as a pool of processes does.
-
-    Raises:
-        SpecError: there are too many to enumerate.
-    """
+    """Return the space of a study, or its points of ``only``, which can be answered; refused points are kept only where
+    they get a row. ``each`` maps a function over the problems, such as a pool of processes does."""
     parts: list[Space] = list(each(_space_alone, spec.each(), repeat(only)))
     ways: list[tuple[str, str]] = list(product(spec.regimes, spec.contexts))
     pairs = [pair for part in parts for pair in part.points.items()]

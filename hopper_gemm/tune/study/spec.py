@@ -110,17 +110,11 @@ class ProblemSection(_Section):
 
 
 class SearchedProblem(ProblemSection):
-    """A problem of a sweep, and what is measured of it alone.
+    """A problem of a sweep, and what is measured of it alone."""
 
-    Args:
-        space: other values for parameters, in the sweep's space and in those of its grids that name them.
-        warm_grids: ``known`` in the file: grids beside the sweep's own :attr:`Spec.warm_grids`.
-        keep: instead of the sweep's.
-    """
-
-    space: Grid = {}
-    warm_grids: Annotated[list[Grid], Field(alias="known")] = []
-    keep: Count | None = None
+    space: Grid = {}  # other values for parameters, in the sweep's space and in those of its grids that name them
+    warm_grids: Annotated[list[Grid], Field(alias="known")] = []  # grids beside the sweep's own
+    keep: Count | None = None  # instead of the sweep's
 
 
 class FinalSection(_Section):
@@ -140,15 +134,10 @@ class FinalSection(_Section):
 
 
 class BudgetSection(_Section):
-    """The budget of a search; no limit where nothing stands.
+    """The budget of a search; no limit where nothing stands. Several GPUs search several problems at a time."""
 
-    Args:
-        trials: configs to measure of each problem and regime, those that already have a row counted.
-        seconds: of search, summed over all problems and regimes and shared evenly among them; finals left out. Several
-            GPUs search several problems at a time.
-    """
-
-    trials: Count | None = None
+    trials: Count | None = None  # configs to measure of each problem and regime, those that have a row counted
+    # of search, summed over all problems and regimes and shared evenly among them; finals left out
     seconds: Seconds | None = None
 
 
@@ -184,21 +173,13 @@ class TableSection(_Section):
 
 
 class RungSection(_Section):
-    """One rung of a ladder.
+    """One rung of a ladder."""
 
-    Args:
-        name: short, and unique in the ladder.
-        adds: one sentence on what this rung adds.
-        start: ``from`` in the file: the rung whose config it starts from; by default the one before.
-        published: what the source material says of the step.
-        set: parameters with their new value; the others stay as they are in the rung it starts from.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[^|\n]{1,32}$")]
-    adds: Annotated[str, Field(min_length=1)]
-    start: Annotated[str | None, Field(alias="from")] = None
-    published: str = ""
-    set: Grid = {}
+    name: Annotated[str, Field(pattern=r"^[^|\n]{1,32}$")]  # unique in the ladder
+    adds: Annotated[str, Field(min_length=1)]  # one sentence on what this rung adds
+    start: Annotated[str | None, Field(alias="from")] = None  # the rung that it starts from; else the one before
+    published: str = ""  # what the source material says of the step
+    set: Grid = {}  # parameters with their new value; the others stay as they are in the rung it starts from
 
 
 class MenuSection(_Section):
@@ -212,74 +193,50 @@ class MenuSection(_Section):
 class Spec(_Section):
     """The spec of a study. What is measured of each problem is a grid (``space``, ``grids``, ``known``), a ladder
     (``rungs``), the config that ``matmul`` runs (``config``), or kernels of the menu (``menu``). A sweep's file has a
-    grid or a ladder.
+    grid or a ladder."""
 
-    Args:
-        name: of the study and its folder.
-        question: what it asks, in a sentence or two.
-        seed: of the matrices, the sampler and the bootstrap.
-        regimes: burst, steady, or both; they are never mixed.
-        contexts: isolated, chained, or both; likewise.
-        problems: what is multiplied; each may have a space of its own.
-        data: what the matrices hold while they are timed, of :data:`hopper_gemm.model.problem.DATA`; correctness is
-            always checked on normal data.
-        space: for each parameter one value, or a list of them; the grid is their product. ``cluster = "1x2"`` sets
-            both of the cluster's fields.
-        grids: further grids, such as one in which k is divided; their configs follow the space's.
-        warm_grids: ``known`` in the file: configs that were good on the problem or a similar one; a search tries the
-            first config of each grid before anything else.
-        keep: so many ways to compile the kernel stay in the space of each problem, the most promising by the model of
-            :mod:`hopper_gemm.model.predict`, with all their ways to launch it, beside the known grids; without it all
-            stay.
-        rungs: configs one by one instead of a grid, each a step from another; the first starts from the space, which
-            then holds single values, or none.
-        lower_to_fit: parameters that are lowered to what the rules allow instead of being refused (``stagger``).
-        skip_illegal: points that a rule refuses get no row and are only counted; for grids of which most cannot exist.
-        sampler: how the space is walked: every point of it, or what a search proposes; see
-            `hopper_gemm.tune.search.samplers`. A search gives a row only to what it measures.
-        seeds: configs that guided samplers take from the model, or from earlier results, before they learn.
-        warm_start: results folders of the same kind of GPU, whose rows of the same problem are told to the sampler.
-        ahead: configs that a search asks for before the first of them is measured, so that they compile meanwhile.
-        budget: when to stop.
-        race: a first look at each config; without it each gets all its pairs.
-        burst, steady: protocols.
-        final: how the best is measured again.
-        table: what spans the published table.
-        config: of a comparison. ``tuned``: the best known config of the very problem, else matmul's pick; ``auto``:
-            matmul's pick for a problem without an entry.
-        menu: of a map.
-        against: of a comparison or a map: baselines, in order.
-        processes: of a comparison: fresh processes, one after the other, that measure everything. The first process of
-            a problem searches each baseline's candidates; later ones choose again among the finalists of that search.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
-    question: str = ""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]  # of the study and its folder
+    question: str = ""  # what it asks, in a sentence or two
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the matrices, the sampler and the bootstrap
+    # regimes, and likewise contexts, are never mixed
     regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1, max_length=2)] = ["burst"]
     contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
     problems: Annotated[list[SearchedProblem], Field(min_length=1)]
+    # what the matrices hold while they are timed, of DATA; correctness is always checked on normal data
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
+    # for each parameter one value, or a list of them; the grid is their product. cluster = "1x2" sets both fields
     space: Grid = {}
-    grids: list[Grid] = []
+    grids: list[Grid] = []  # further grids, such as one in which k is divided; their configs follow the space's
+    # configs that were good on the problem or a similar one; a search tries the first of each grid before anything else
     warm_grids: Annotated[list[Grid], Field(alias="known")] = []
+    # so many ways to compile the kernel stay in the space of each problem, the most promising by the model, with all
+    # their ways to launch it, beside the known grids; without it all stay
     keep: Count | None = None
+    # configs one by one, each a step from another; the first starts from the space, of single values, if any
     rungs: list[RungSection] = []
-    lower_to_fit: list[Literal["stagger"]] = []
+    lower_to_fit: list[Literal["stagger"]] = []  # parameters lowered to what the rules allow instead of being refused
+    # points that a rule refuses get no row and are only counted; for grids of which most cannot exist
     skip_illegal: bool = False
+    # how the space is walked: every point of it, or what a search proposes, which gives a row only to what it measures
     sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
-    seeds: Annotated[int, Field(ge=0, le=10**6)] = 4
-    warm_start: list[str] = []
-    ahead: Count = 4
-    budget: BudgetSection = BudgetSection()
-    race: RaceSection | None = None
+    seeds: Annotated[int, Field(ge=0, le=10**6)] = (
+        4  # configs with which guided samplers begin: the model's, or earlier ones
+    )
+    warm_start: list[str] = []  # folders of the same kind of GPU, whose rows of the same problem the sampler gets
+    ahead: Count = 4  # configs that a search proposes before the first is measured, so that they compile meanwhile
+    budget: BudgetSection = BudgetSection()  # when to stop
+    race: RaceSection | None = None  # a first look at each config; without it each gets all its pairs
     burst: Burst = Burst()
     steady: Steady = Steady()
-    final: FinalSection = FinalSection()
-    table: TableSection = TableSection()
+    final: FinalSection = FinalSection()  # how the best is measured again
+    table: TableSection = TableSection()  # what spans the published table
+    # of a comparison. tuned: the best known config of the very problem, else matmul's pick; auto: matmul's pick for a
+    # problem without an entry
     config: Literal["tuned", "auto"] | None = None
-    menu: MenuSection | None = None
-    against: Annotated[list[str], Field(min_length=1)] = ["cublas"]
+    menu: MenuSection | None = None  # of a map
+    against: Annotated[list[str], Field(min_length=1)] = ["cublas"]  # of a comparison or a map: baselines, in order
+    # of a comparison: fresh processes, one after the other, that measure everything. The first process of a problem
+    # searches each baseline's candidates; later ones choose again among the finalists of that search
     processes: Count = 1
 
     @field_validator("data")
@@ -429,11 +386,7 @@ def read_spec(path: Path) -> Spec:
 
 
 def command_spec(command: str, problems: Iterable[GemmProblem], **keys: Any) -> Spec:
-    """Return the spec of a command line: problems, and other keys as in a file.
-
-    Raises:
-        SpecError: as :func:`read_spec`.
-    """
+    """Return the spec of a command line: problems, and other keys as in a file."""
     return checked({"problems": [problem.as_dict() for problem in problems], **keys}, command)
 
 
@@ -457,11 +410,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def checked(raw: dict[str, Any], where: str) -> Spec:
-    """Return a spec from its keys. Mistakes of one key and between keys are reported together.
-
-    Args:
-        raw: as TOML gives them.
-        where: what each mistake's line begins with.
+    """Return a spec from its keys as TOML gives them. Mistakes of one key and between keys are reported together, in
+    lines that begin with ``where``.
 
     Raises:
         SpecError: it is no spec; all mistakes at once, one line each.

@@ -10,6 +10,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.tune.study.pooling import grouped
 
 
 def promising(
@@ -19,22 +20,14 @@ def promising(
     warm: Iterable[Kernel] = (),
     chip: Chip = SXM,
 ) -> set[Kernel]:
-    """The kernels of the ``keep`` binaries that the model predicts to be fastest. A quarter of the binaries is spread
-    evenly over the techniques, since the model may be wrong about a whole technique.
-
-    Args:
-        configs: legal on the problem.
-        problem: what is multiplied.
-        keep: binaries; every config that launches one of these stays.
-        warm: configs whose binaries stay as well, whatever the model predicts.
-        chip: the GPU.
-    """
+    """Return the kernels, of configs that are legal on a problem, of the ``keep`` binaries that the model predicts to
+    be fastest, with every config that launches one of these. A quarter of the binaries is spread evenly over the
+    techniques, since the model may be wrong about a whole technique; binaries of ``warm`` configs stay whatever the
+    model predicts."""
     ranked: dict[Kernel, tuple[Any, ...]] = {}
     for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
         ranked.setdefault(config.compiled(), technique(config))
-    by_technique: dict[tuple[Any, ...], list[Kernel]] = {}
-    for key, kind in ranked.items():
-        by_technique.setdefault(kind, []).append(key)
+    by_technique = grouped(ranked, lambda key: ranked[key])
     each = keep // 4 // max(1, len(by_technique))
     dealt = [key for of in by_technique.values() for key in of[:each]]
     chosen = {*list(dict.fromkeys([*dealt, *ranked]))[:keep], *(config.compiled() for config in warm)}

@@ -17,7 +17,7 @@ from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown
-from hopper_gemm.tune.study.pooling import by_point, looks, pool
+from hopper_gemm.tune.study.pooling import by_point, grouped, looks, pool
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import problem_label
@@ -35,30 +35,19 @@ COMPARE_LEGEND = (
 
 @dataclass(frozen=True)
 class Mean:
-    """Speedup over one baseline, summed up over all problems.
-
-    Args:
-        regime: burst or steady.
-        context: isolated or chained.
-        against: the baseline.
-        speedup, low, high: geometric mean, with the 95 % interval that holds for other processes and boards.
-        problems: number of problems with a figure.
-        total: number of all problems; ``asked`` in the JSON.
-        worst, worst_on: the least speedup and its problem.
-        behind: problems whose whole interval lies below 1.
-    """
+    """Speedup over one baseline, summed up over all problems."""
 
     regime: str
     context: str
     against: str
-    speedup: float
+    speedup: float  # geometric mean, with the 95 % interval that holds for other processes and boards
     low: float
     high: float
-    problems: int
-    total: int
-    worst: float
+    problems: int  # number of problems with a figure
+    total: int  # number of all problems
+    worst: float  # the least speedup and its problem
     worst_on: str
-    behind: tuple[str, ...]
+    behind: tuple[str, ...]  # problems whose whole interval lies below 1
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name for JSON, ``total`` as ``asked``."""
@@ -81,13 +70,7 @@ class Mean:
 def recorded(
     names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
 ) -> Study:
-    """Return the recorded comparison with the most matching rows, without its other rows.
-
-    Args:
-        names: recorded folders; the earlier ones win a tie.
-        problems: problems to keep.
-        against: baselines to keep.
-        regime, context: timing conditions to keep.
+    """Return the recorded comparison with the most matching rows, without its other rows; earlier names win a tie.
 
     Raises:
         ResultsError: no folder has a matching row.
@@ -121,9 +104,6 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
     Where several configs were measured, the last one counts. A record has the columns of a row that are not missing,
     and ``problem``, ``config``, ``speedup`` and ``looks`` (processes, board by board) among them.
-
-    Args:
-        rows: of stage ``compare``.
     """
     records: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in by_point(rows):
@@ -147,14 +127,9 @@ def as_published(record: Mapping[str, Any]) -> Ratio:
 
 
 def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
-    """Return a mean for each regime, context and baseline with a figure; isolated, the headline, comes first.
-
-    Args:
-        records: of :func:`cells`.
-    """
-    parts: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for record in records:
-        parts.setdefault((record["regime"], record["context"], record["against"]), []).append(record)
+    """Return a mean of :func:`cells` for each regime, context and baseline with a figure; isolated, the headline, comes
+    first."""
+    parts = grouped(records, lambda record: (record["regime"], record["context"], record["against"]))
     averages = []
     for key in sorted(parts, key=lambda key: CONTEXTS.index(key[1])):
         ok = [record for record in parts[key] if record["status"] == "ok"]
@@ -187,12 +162,8 @@ def compare_page(study: Study) -> str:
 
 
 def comparison(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the table of one regime as text: a line for each problem and context, a column for each baseline, then the
-    means. Its index is the problem.
-
-    Args:
-        records: of :func:`cells`.
-    """
+    """Return the table of the :func:`cells` of one regime as text: a line for each problem and context, a column for
+    each baseline, then the means. Its index is the problem."""
     names = [name for name in AGAINST if any(record["against"] == name for record in records)]
     by_line: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in records:
@@ -233,7 +204,6 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _source(provenance: Mapping[str, Any]) -> str:
-    versions = provenance.get("versions", {})
-    named = ("torch", "cublaslt", "triton", "quack-kernels")
-    libraries = ", ".join(["", *(f"{name} {versions[name]}" for name in named if versions.get(name))])
-    return source_line(provenance).removesuffix(".") + f"{libraries}."
+    versions, named = provenance.get("versions", {}), ("torch", "cublaslt", "triton", "quack-kernels")
+    libraries = (f"{name} {versions[name]}" for name in named if versions.get(name))
+    return ", ".join([source_line(provenance).removesuffix("."), *libraries]) + "."

@@ -18,35 +18,23 @@ from hopper_gemm.tune.limits import limit_seconds, smem_intensity, smem_reads_pe
 
 
 def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:
-    """Return everything that follows from a config and a problem, ready for JSON.
+    """Return everything that follows from a config, legal or not, and a problem on a chip, by name, ready for JSON. Of
+    groups tiles and times are those of groups of one size; a figure that needs whole wgmma shares, or a legal config,
+    is None without them.
 
-    Args:
-        config: any config.
-        problem: what is multiplied. Of groups tiles and times are those of groups of one size.
-        chip: the GPU.
-
-    Returns:
-        By name; a figure that needs whole wgmma shares, or a legal config, is None without them:
-
-        * problem, config, label: the problem, the config resolved, and its label;
-        * legal, reasons: whether it can run, and why not, one line each;
-        * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
-          rows TMA cannot reach. Both where the matrices are contiguous;
-        * stages_max, stage_bytes: stages that fit, bytes of one stage;
-        * smem_bytes, smem_map: shared memory of a CTA, and its regions in order;
-        * accumulators: accumulator registers of one consumer thread;
-        * registers: registers per thread of producer and consumer;
-        * wgmma: the instruction's shape and how many of them one consumer issues for a stage;
-        * swizzle_bytes: span of the operands' swizzle;
-        * threads: of a CTA;
-        * sms: of the GPU;
-        * tiles, waves, wave_efficiency: output tiles, their waves over the SMs, the useful share of the waves;
-        * flop_per_smem_byte: arithmetic intensity of the tile;
-        * smem_read_bytes_per_flop: what wgmma reads back;
-        * memory_rate: bytes a second that a copy moves in the GPU's memory;
-        * limit_us: the shortest time the chip allows;
-        * predicted_us: what the analytic model expects of a config that can run;
-        * paced_by: the resource that limits a stage by that model: math, load, l2 or ring.
+    * problem, config, label: the problem, the config resolved, and its label;
+    * legal, reasons: whether it can run, and why not, one line each;
+    * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
+      rows TMA cannot reach. Both where the matrices are contiguous;
+    * stages_max, stage_bytes, smem_bytes, smem_map: stages that fit, bytes of one; shared memory of a CTA, its regions;
+    * accumulators, registers, threads: per consumer thread; per thread of producer and consumer; of a CTA;
+    * wgmma: the instruction's shape and how many of them one consumer issues for a stage;
+    * swizzle_bytes: span of the operands' swizzle;
+    * sms, tiles, waves, wave_efficiency: of the GPU; output tiles, their waves over the SMs, the useful share of those;
+    * flop_per_smem_byte, smem_read_bytes_per_flop: arithmetic intensity of the tile; what wgmma reads back;
+    * memory_rate: bytes a second that a copy moves in the GPU's memory;
+    * limit_us, predicted_us: the shortest time the chip allows; what the model expects of a config that can run;
+    * paced_by: the resource that limits a stage by that model: math, load, l2 or ring.
     """
     kernel = resolve(config)
     refusals = reasons(config, problem)

@@ -9,9 +9,11 @@ from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from hopper_gemm.model.tuned import CONTEXTS
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.style import CELL, EVEN, FAINT, OURS, SERIES, STYLE, THEIRS, save
 
@@ -30,11 +32,8 @@ Record = Mapping[str, Any]
 
 
 def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
-    """Return the measured cells by series and problem; problems stand in the order of their launch times.
-
-    Args:
-        records: of :func:`hopper_gemm.tune.tables.comparison.cells`, of one regime and context.
-    """
+    """Return the measured :func:`hopper_gemm.tune.tables.comparison.cells` of one regime and context by series and
+    problem; problems stand in the order of their launch times."""
     by_problem: dict[str, dict[str, Record]] = {name: {} for name in launches(records)}
     for record in records:
         if record["status"] == "ok":
@@ -52,18 +51,10 @@ def series(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
 
 @plt.rc_context(STYLE)
 def forest(records: Sequence[Record], path: Path, title: str) -> None:
-    """Draw a comparison: a panel for each regime and context, a line for each problem, geometric means at the bottom.
-
-    Nothing is drawn of a comparison of a single problem.
-
-    Args:
-        records: of :func:`hopper_gemm.tune.tables.comparison.cells`.
-        path: file to write.
-        title: above all panels.
-    """
-    by_conditions: dict[tuple[str, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: CONTEXTS.index(record["context"])):
-        by_conditions.setdefault((record["regime"], record["context"]), []).append(record)
+    """Draw the :func:`hopper_gemm.tune.tables.comparison.cells` of a comparison: a panel for each regime and context, a
+    line for each problem, geometric means at the bottom. Nothing is drawn of a comparison of a single problem."""
+    ordered = sorted(records, key=lambda record: CONTEXTS.index(record["context"]))
+    by_conditions = grouped(ordered, lambda record: (record["regime"], record["context"]))
     panels = {key: (launches(part), series(part)) for key, part in by_conditions.items()}
     panels = {key: (us, shown) for key, (us, shown) in panels.items() if shown and len(us) > 1}
     if not panels:
@@ -75,13 +66,8 @@ def forest(records: Sequence[Record], path: Path, title: str) -> None:
         axis.set_title(f"{regime}, {context}", loc="left")
         _panel(axis, us, shown)
     lines = {line.get_label(): line for axis in axes.flat for line in axis.containers}
-    ordered = [name for name in MARKERS if f"over {name}" in lines]
-    figure.legend(
-        [lines[f"over {name}"] for name in ordered],
-        [f"over {name}" for name in ordered],
-        loc="outside lower center",
-        ncols=2,
-    )
+    names = [name for name in (f"over {marker}" for marker in MARKERS) if name in lines]
+    figure.legend([lines[name] for name in names], names, loc="outside lower center", ncols=2)
     save(figure, path, title)
 
 
@@ -94,10 +80,8 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
         marker, colour = MARKERS[name]
         speedups = [record["speedup"] for record in cells.values()]
         ends = [(record["speedup_low"], record["speedup_high"]) for record in cells.values()]
-        errors = [
-            [max(0.0, mid - a) for mid, (a, _) in zip(speedups, ends, strict=True)],
-            [max(0.0, b - mid) for mid, (_, b) in zip(speedups, ends, strict=True)],
-        ]
+        lows, highs = np.transpose(ends)
+        errors = np.maximum(0.0, [speedups - lows, highs - speedups])
         shift = 0.5 * ((number + 0.5) / len(shown) - 0.5)
         look = {"fmt": marker, "color": colour, "markersize": 3.5, "elinewidth": 1.0, "linestyle": "none"}
         heights = [problems.index(problem) + shift for problem in cells]
@@ -105,7 +89,7 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
         mean = geometric_mean(speedups)
         axis.plot(mean, len(problems) + number, marker, color=colour, markersize=5)
         axis.text(1.02, len(problems) + number, f"{mean:.3f}x", **beside)
-        low, high = min(low, *(a for a, _ in ends)), max(high, *(b for _, b in ends))
+        low, high = min(low, lows.min()), max(high, highs.max())
     axis.text(1.02, -1.1, "our time", **beside)
     for at, us in enumerate(launch_us.values()):
         axis.text(1.02, at, f"{us:.1f} us", **beside)
@@ -128,11 +112,9 @@ def _panel(axis: plt.Axes, launch_us: Mapping[str, float], shown: Mapping[str, M
 
 def launches(records: Sequence[Record]) -> dict[str, float]:
     """Return the time of our launch by problem, us: the median over its baselines, the shortest first."""
-    times: dict[str, list[float]] = {}
-    for record in records:
-        if record["status"] == "ok":
-            times.setdefault(_problem(record), []).append(record["time_us"])
-    return dict(sorted(((name, float(median(us))) for name, us in times.items()), key=lambda item: item[1]))
+    by_problem = grouped((record for record in records if record["status"] == "ok"), _problem)
+    times = {name: float(median(record["time_us"] for record in of)) for name, of in by_problem.items()}
+    return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 def _problem(record: Record) -> str:

@@ -11,8 +11,6 @@ import pandas as pd
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.pivot import GROUP, Group, config_of, groups, one_line, words
 
-NOT_MEASURED = "not measured"
-
 LADDER_LEGEND = (
     "Cells: TFLOP/s (speedup over cuBLAS, gain over the rung it starts from). A gain is the ratio of the two speedups, "
     "so that a drifting clock does not count."
@@ -58,12 +56,8 @@ class MeasuredRung:
 
 
 def ladder(rows: pd.DataFrame, rungs: Sequence[Mapping[str, Any]]) -> list[MeasuredRung]:
-    """Return the rungs, each with its row of every group; rungs with the same config share the row.
-
-    Args:
-        rows: of a study's sweep.
-        rungs: as provenance notes them: name, adds, from, config.
-    """
+    """Return the rungs, as provenance notes them (name, adds, from, config), each with its row of every group of a
+    sweep; rungs with the same config share the row."""
     parts = [(group, {config_of(row): row for row in part.to_dict("records")}) for group, part in groups(rows)]
     steps: dict[str | None, MeasuredRung] = {}
     for rung in rungs:
@@ -100,12 +94,8 @@ def rung_table(steps: Sequence[MeasuredRung], group: Group) -> pd.DataFrame:
 
 
 def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each rung and group: the rung, the rung it starts from, its gain, and the row of its config.
-
-    Args:
-        steps: of :func:`ladder`.
-        rows: with the columns of a group, and ``config``, the label.
-    """
+    """Return a row for each rung and group: the rung, the rung it starts from, its gain, and the row of its config,
+    which has the columns of a group and ``config``, the label."""
     rungs = [
         {"rung": step.name, "starts_from": step.start, "gain": result.gain, "config": label, **asdict(result.group)}
         for step in steps
@@ -117,7 +107,7 @@ def rung_rows(steps: Sequence[MeasuredRung], rows: pd.DataFrame) -> pd.DataFrame
 
 def _result(group: Group, row: Mapping[str, Any] | None, start: Result | None) -> Result:
     if row is None:
-        return Result(group, NOT_MEASURED)
+        return Result(group, "not measured")
     if row["status"] != "ok":
         return Result(group, row["status"], row["reason"])
     gain = None if start is None or start.speedup is None else row["speedup"] / start.speedup - 1

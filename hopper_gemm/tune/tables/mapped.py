@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
@@ -59,15 +60,8 @@ class Mapped:
 
 
 def mapped(rows: Iterable[Row]) -> list[Mapped]:
-    """Return the problems of a map whose pick was measured.
-
-    Args:
-        rows: of stage ``map``.
-    """
-    by_problem: dict[GemmProblem, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.ok:
-            by_problem[row.point.problem].append(row)
+    """Return the problems of a map whose pick was measured."""
+    by_problem = grouped((row for row in rows if row.ok), lambda row: row.point.problem)
     return [problem for part in by_problem.values() if (problem := _mapped(part)) is not None]
 
 
@@ -174,13 +168,7 @@ def map_page(study: Study) -> str:
 
 @plt.rc_context(STYLE)
 def map_picture(problems: Sequence[Mapped], path: Path, title: str) -> None:
-    """Draw every problem over the time of torch.mm: its pick, and its best measured kernel.
-
-    Args:
-        problems: the problems, at least one.
-        path: file to write.
-        title: above the picture.
-    """
+    """Draw every problem over the time of torch.mm: its pick, and its best measured kernel."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     us = [problem.torch_us for problem in problems]
     series: Mapping[str, tuple[list[float], str]] = {

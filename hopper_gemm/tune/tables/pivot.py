@@ -87,15 +87,8 @@ GROUP = tuple(field.name for field in fields(Group))
 
 
 def rows_of(study: Study, *stages: str) -> pd.DataFrame:
-    """Return the rows of some stages as a frame; the processes that measured a point are pooled.
-
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        stages: of :data:`hopper_gemm.tune.study.schema.STAGES`, such as ``"sweep"`` or ``"final"``.
-
-    Returns:
-        The columns of :func:`hopper_gemm.tune.study.reader.frame_of`, and ``problem``, its label.
-    """
+    """Return the rows of some stages as a frame, with the columns of :func:`hopper_gemm.tune.study.reader.frame_of` and
+    ``problem``, its label; the processes that measured a point are pooled."""
     rows = pooled(study.stage(*stages))
     return frame_of(rows).assign(problem=[problem_label(row.point.problem) for row in rows])
 
@@ -129,13 +122,11 @@ def pivot(
     value: str = "speedup",
     facets: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return a table of text with a cell for each (rows, cols): that of the fastest config there.
+    """Return a table of text of the rows of one group, with a cell for each (rows, cols): that of the fastest config
+    there.
 
-    Args:
-        frame: rows of one group, as :func:`hopper_gemm.tune.study.reader.frame_of` returns them.
-        rows, cols: columns of the schema that span the table.
-        value: figure in the cells; a speedup comes with its number of stages.
-        facets: further columns, whose values stand before those of ``rows``: a row of the table for each combination.
+    A speedup comes with its number of stages. Values of ``facets``, further columns, stand before those of ``rows``: a
+    row of the table for each combination.
 
     Raises:
         ResultsError: a name is no column, rows and cols are the same, or the value is no number.
@@ -190,16 +181,10 @@ def best_row(rows: pd.DataFrame) -> pd.Series | None:
 def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.DataFrame:
     """Return the main effect of every varied parameter near the best: speedup relative to its first value.
 
-    For each value, configs are matched with those that differ from them in this parameter alone; the effect is the
-    geometric mean of the ratios of their speedups.
-
-    Args:
-        rows: of one group.
-        varied: columns whose parameters take several values, pairs such as ``cluster`` among them.
-        near: the faster config of a match reaches at least this share of the best speedup of all rows.
-
-    Returns:
-        Columns parameter, value, effect, least, greatest, matches; one row for each value but the first.
+    For each value, configs of a group are matched with those that differ from them in this parameter alone, if the
+    faster of a match reaches the share ``near`` of the best speedup of all rows; the effect is the geometric mean of
+    the ratios of their speedups. Columns are parameter, value, effect, least, greatest, matches; there is one row for
+    each value but the first.
     """
     ok = rows[rows["status"] == "ok"]
     least = near * ok["speedup"].max() if len(ok) else 0.0

@@ -43,14 +43,8 @@ MANY = 500
 
 @plt.rc_context(STYLE)
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
-    """Draw the speedup over cuBLAS as a grid of colours: a panel for each group of rows with several cells, if any.
-
-    Args:
-        frame: rows of a study.
-        path: file to write.
-        title: above all panels.
-        rows, cols: columns of the schema that span a panel.
-    """
+    """Draw the speedup over cuBLAS as a grid of colours, spanned by two columns of the schema: a panel for each group
+    of rows with several cells, if any."""
     panels = [(group, fastest(part, [rows, cols])) for group, part in groups(frame)]
     panels = [(group, best) for group, best in panels if len(best) > 1]
     if not panels:
@@ -80,16 +74,12 @@ def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", c
 def small_multiples(
     frame: pd.DataFrame, rows: str | None, cols: str | None, x: str, y: str, path: Path, title: str
 ) -> None:
-    """Draw a grid of heat maps of speedups, one per facet, on one scale of colours.
+    """Draw the speedups of one problem and regime, of which at least one ran, as a grid of heat maps on one scale of
+    colours: one for each value of the columns ``rows``, down, and ``cols``, across, either of them None for a single
+    one.
 
-    A cell shows the fastest of its rows; a cell without a figure is grey. Nothing is drawn of a single cell.
-
-    Args:
-        frame: rows of one problem and regime, of which at least one ran.
-        rows, cols: columns whose values are the facets, down and across; None for a single row or column of them.
-        x, y: columns that span a heat map; values of y go down.
-        path: file to write.
-        title: above all facets.
+    ``x`` and ``y`` span a heat map; values of y go down. A cell shows the fastest of its rows; a cell without a figure
+    is grey. Nothing is drawn of a single cell.
     """
     facets = [name for name in (rows, cols) if name is not None]
     best = fastest(frame, [*facets, y, x])
@@ -125,13 +115,7 @@ def small_multiples(
 
 @plt.rc_context(STYLE)
 def ladder_bars(steps: Sequence[MeasuredRung], path: Path, title: str) -> None:
-    """Draw TFLOP/s of every rung as a bar, cuBLAS as a line: problems down, regimes and contexts across.
-
-    Args:
-        steps: of :func:`hopper_gemm.tune.tables.ladder.ladder`, at least one.
-        path: file to write.
-        title: above all panels.
-    """
+    """Draw TFLOP/s of every rung as a bar, cuBLAS as a line: problems down, regimes and contexts across."""
     shown = [result.group for result in steps[0].results]
     down = list(dict.fromkeys((group.problem, group.data) for group in shown))
     across = list(dict.fromkeys((group.regime, group.context) for group in shown))
@@ -155,11 +139,8 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     """Draw the distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded,
     the middle eight tenths.
 
-    Args:
-        runs: records with ``place`` (the title of a panel), ``sampler``, and the distances ``low``, ``middle`` and
-            ``high`` after each trial.
-        path: file to write.
-        title: above all panels.
+    A run has ``place`` (the title of a panel), ``sampler``, and the distances ``low``, ``middle`` and ``high`` after
+    each trial.
     """
     titles, samplers = (list(dict.fromkeys(run[name] for run in runs)) for name in ("place", "sampler"))
     figure, axes = _grid(len(titles), 2, 3.8, 2.8)
@@ -185,16 +166,8 @@ def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
 def search_plot(
     rows: pd.DataFrame, varied: Sequence[str], importance: Mapping[str, Any] | None, path: Path, title: str
 ) -> None:
-    """Draw a search: its history, the importance of its parameters, and a slice along each of them.
-
-    Nothing is drawn where fewer than two trials ran.
-
-    Args:
-        rows: of one problem and regime, in the order in which they were measured.
-        varied: parameters with several values, one slice each.
-        importance: ``evaluator`` and ``parameters``, or None where too little was measured.
-        path: file to write.
-        title: above all.
+    """Draw a search of one problem and regime, its rows in the order of measurement: its history, the importance of its
+    parameters unless None, and a slice along each varied parameter. Nothing is drawn where fewer than two trials ran.
     """
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if len(ok) < 2:

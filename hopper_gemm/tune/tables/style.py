@@ -87,11 +87,7 @@ LONGEST = 48
 
 
 def label(name: str, width: int = 80) -> str:
-    """Return the label of a parameter's axis: its meaning in a few words, and its name.
-
-    Args:
-        name: column of a row, such as ``"tile_m"`` or ``"cluster"``.
-        width: letters of a line.
+    """Return the label of a parameter's axis, in lines of ``width`` letters: its meaning in a few words, and its name.
 
     Example:
         >>> label("stages")
@@ -149,13 +145,8 @@ def ink_on(norm: FuncNorm, speedup: float) -> str:
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
-    """Write a figure, its title wrapped to its width, and release it; equal figures give equal bytes.
-
-    Args:
-        figure: drawn under :data:`STYLE`.
-        path: its suffix says in which form: ``.svg``, or ``.png`` of :data:`DPI`.
-        title: above everything.
-    """
+    """Write a figure drawn under :data:`STYLE`, its title wrapped to its width, and release it; equal figures give
+    equal bytes. The suffix says in which form: ``.svg``, or ``.png`` of :data:`DPI`."""
     figure.suptitle("\n".join(wrap(title, width=int(13 * figure.get_figwidth()))))
     form, drawn = path.suffix.removeprefix("."), BytesIO()
     undated: dict[str, None] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.tune.study.files import write_json
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.schema import COLUMNS, TIMED
@@ -59,13 +60,8 @@ milliseconds, ``baseline_runtimes`` the baseline's part of the pairs."""
 
 
 def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return one problem, regime and context as a T4 results document.
-
-    Args:
-        study: the study of the rows.
-        rows: a group of its sweep; their pairs become ``runtimes`` and the measurement ``baseline_runtimes``, in the
-            same order.
-    """
+    """Return the rows of a group of a sweep as a T4 results document; their pairs become ``runtimes`` and the
+    measurement ``baseline_runtimes``, in the same order."""
     provenance, point = study.provenance, rows[0].point
     created = provenance.get("created")
     begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
@@ -111,15 +107,11 @@ def metadata(study: Study) -> dict[str, Any]:
 
 
 def export(folder: Path, out: Path | None = None) -> list[Path]:
-    """Write a study as T4: a results file for each problem, regime and context, and one of metadata.
+    """Write a study as T4; return the files: a results file for each problem, regime and context, and last one of
+    metadata.
 
-    Args:
-        folder: of the study.
-        out: the results file, by default ``t4.json`` in the current folder; where there are several, each has its own
-            name, such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
-
-    Returns:
-        The files, the metadata last.
+    The results file is by default ``t4.json`` in the current folder; where there are several, each has its own name,
+    such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
 
     Raises:
         ResultsError: the folder is no study, or has no rows of a sweep, or the files cannot be written.
@@ -133,9 +125,7 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     if target.is_dir():
         inside = target / "t4.json"
         raise ResultsError(f"--out must be a file but {target} is a folder; name one in it, such as {inside}")
-    parts: dict[str, list[Row]] = {}
-    for row in study.stage("sweep"):
-        parts.setdefault(place_of(row.point), []).append(row)
+    parts = grouped(study.stage("sweep"), lambda row: place_of(row.point))
     written = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -85,11 +85,8 @@ class View:
         return source_line(self.study.provenance)
 
     def text(self, form: str) -> str:
-        """Return the view as text.
-
-        Args:
-            form: of :data:`FORMS`. CSV and JSON hold the rows, JSON with the provenance; Markdown and HTML the tables.
-        """
+        """Return the view as text of one of :data:`FORMS`: CSV and JSON hold the rows, JSON with the provenance;
+        Markdown and HTML the tables."""
         if form == "csv":
             return str(self.rows.to_csv(index=False))
         if form == "json":
@@ -102,15 +99,8 @@ class View:
         return {"provenance": self.study.provenance, "rows": rows, **self.more}
 
     def write(self, path: Path, form: str) -> list[Path]:
-        """Write the view as a file; CSV and Parquet get their provenance beside them, as ``NAME-provenance.json``.
-
-        Args:
-            path: the file.
-            form: of :data:`FORMS`, or ``parquet``.
-
-        Returns:
-            The files.
-        """
+        """Write the view as a file of one of :data:`FORMS`, or ``parquet``; return the files. CSV and Parquet get their
+        provenance beside them, as ``NAME-provenance.json``."""
         if form == "parquet":
             write_parquet(self.rows, path)
         else:
@@ -165,11 +155,8 @@ def view(
 ) -> View:
     """Return the view of a study: baselines of a comparison, rungs of a ladder, pivots of any other sweep.
 
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        only: ``problem`` (as MxNxK), ``regime`` and ``context`` of the rows to show; None for any.
-        rows, cols: columns that span the pivots; by default those that the study names, and its facets.
-        value: figure in the cells of a pivot.
+    ``only`` are ``problem`` (as MxNxK), ``regime`` and ``context`` of the rows to show, None for any; ``rows`` and
+    ``cols`` span the pivots, by default what the study names, and its facets; ``value`` is the figure in their cells.
 
     Raises:
         ResultsError: no row is left, or a name is no column.
@@ -223,11 +210,7 @@ def rows_as_measured(study: Study) -> View:
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Write rows as Parquet.
-
-    Args:
-        frame: columns of the schema; others, such as labels, are text.
-        path: the file.
+    """Write rows as Parquet: columns of the schema; others, such as labels, as text.
 
     Raises:
         ResultsError: pyarrow is missing or too old for pandas, or the file cannot be written.
@@ -245,12 +228,7 @@ def write_parquet(frame: pd.DataFrame, path: Path) -> None:
 
 
 def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows of a :class:`View`.
-
-    Args:
-        frame: as :func:`hopper_gemm.tune.tables.pivot.rows_of` returns it.
-        more: further columns, such as ``cluster``.
-    """
+    """Return the rows of a :class:`View` from those of :func:`rows_of`, with further columns such as ``cluster``."""
     names = [name for name in NAMES if name not in LEFT_OUT]
     labels = [str(config_of(row)) for row in frame.to_dict("records")]
     return frame.assign(config=labels)[list(dict.fromkeys(["problem", "config", *more, *names]))]

@@ -27,6 +27,7 @@ from hopper_gemm.lab.ladder.meter import ROLES, Reading
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.device import GpuId
+from hopper_gemm.tune.measure.workload import Workload
 from hopper_gemm.tune.parameters import config_of
 from hopper_gemm.tune.point import Point
 
@@ -119,7 +120,7 @@ def world(monkeypatch):
 
     sets = [SimpleNamespace(a=matrix(), b=matrix(), ours=matrix()) for _ in range(3)]
     reference = sets[0].a.float() @ sets[0].b.float().t()
-    state.kernel, state.workload = Kernel(), SimpleNamespace(problem=PROBLEM, sets=sets, reference=reference)
+    state.kernel, state.workload = Kernel(), Workload(PROBLEM, tuple(sets), reference, seed=0)
     return state
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopper_gemm.tune.measure.device import GpuId, NoHopperError, Telemetry, Tick, find_hopper, slug, visible
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError, Telemetry, find_hopper, slug, visible
 from tests.tune.measure.fake_nvml import Board, FakeNvml
 
 A, B, C = "GPU-a1b2", "GPU-a1c3", "GPU-d4e5"
@@ -23,7 +23,7 @@ def test_the_slug_names_the_model(name, expected):
     assert slug(name) == expected
 
 
-def reading(ticks: list[Tick], reasons: int = 0) -> Telemetry:
+def reading(ticks: list[tuple[float, float]], reasons: int = 0) -> Telemetry:
     telemetry = object.__new__(Telemetry)
     telemetry.ticks, telemetry.reasons = ticks, reasons
     return telemetry
@@ -31,12 +31,12 @@ def reading(ticks: list[Tick], reasons: int = 0) -> Telemetry:
 
 def test_power_comes_from_whole_steps_inside_the_window():
     """Steps of 70 J each 0.1 s are 700 W, wherever the window cuts them."""
-    telemetry = reading([Tick(i / 10, 70.0 * i) for i in range(40)])
+    telemetry = reading([(i / 10, 70.0 * i) for i in range(40)])
     assert telemetry.watts(1.03, 2.57) == pytest.approx(700)
 
 
 def test_too_few_steps_give_no_power():
-    assert reading([Tick(i / 10, 70.0 * i) for i in range(40)]).watts(1.0, 1.15) is None
+    assert reading([(i / 10, 70.0 * i) for i in range(40)]).watts(1.0, 1.15) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import Replay, recorded_points, replay_provenance
+from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Task
 from hopper_gemm.tune.study.reader import read_study
@@ -175,14 +175,15 @@ class Instant:
         code = "" if point.is_baseline else self._code(point.config)
         figures: dict[str, Any] = {"code": code} if code else {}
         if twin := task.twins.get(code):
-            return task.row(point, board, "twin", twin, figures)
+            return task.row(point, board, "twin", twin, figures=figures)
         assert isinstance(task.method, Burst | Steady)
         found = self._outcome(fakes.Ask(point, task.method, task.process))
         figures |= {"registers": 168, "wgmma": 8, "instructions": 500}
         if task.stage in NAMED and found.status == "ok":
             figures["baseline_kernel"] = "nvjet"
         figures |= found.figures
-        return task.row(point, board, found.status, found.reason, figures, found.samples, found.finalists)
+        pairs = {"samples": found.samples, "finalists": found.finalists}
+        return task.row(point, board, found.status, found.reason, figures=figures, **pairs)
 
     def close(self) -> None:
         self.closed = True
@@ -202,7 +203,8 @@ def executor_gpu(executor: Any) -> str:
 def replayed(spec: Spec, out: Path, recorded: Path) -> None:
     """Replay a sweep from a folder."""
     study = read_study(recorded)
-    run(Sweep(spec, out, replay_provenance(study), source="replayed", only=recorded_points(study)), Replay(study))
+    only = {row.point for row in study.stage("sweep")}
+    run(Sweep(spec, out, replay_provenance(study), source="replayed", only=only), Replay(study))
 
 
 def rows_of(out: Path, *stages: str) -> list[Row]:

@@ -226,7 +226,7 @@ class CountingWorkers(Instant):
         if kind in self.failing:
             return task.row(point, board, "crash", "no permission")
         names = {"profile": {"duration_us": 100.0}, "meter": {"producer_wait_pct": 3.0}}
-        return task.row(point, board, "ok", "", {**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
+        return task.row(point, board, "ok", figures={**names[kind], "code": "c0de", "baseline_kernel": "nvjet"})
 
 
 def counted(target, out, executor=None, **options):

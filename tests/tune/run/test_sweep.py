@@ -12,7 +12,7 @@ import pytest
 from hopper_gemm.model.tuned import FILE, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import recorded_points, replay_provenance
+from hopper_gemm.tune.run.executors.replay import replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.files import write_sealed
@@ -358,7 +358,8 @@ def test_a_replay_leaves_out_what_was_not_recorded_and_says_how_much(tmp_path, o
     run_sweep(spec_of(tmp_path), out)
     wider = spec_of(tmp_path, SPEC, ("[64, 128, 320]", "[64, 128, 192]"))
     study = read_study(out)
-    sweep = Sweep(wider, tmp_path / "w", replay_provenance(study), source="replayed", only=recorded_points(study))
+    only = {row.point for row in study.stage("sweep")}
+    sweep = Sweep(wider, tmp_path / "w", replay_provenance(study), source="replayed", only=only)
     assert sweep.unrecorded == 2
     replayed(wider, tmp_path / "w", out)
     assert {row.point.config.tile_m for row in rows_of(tmp_path / "w")} == {64, 128}

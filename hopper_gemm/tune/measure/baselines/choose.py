@@ -55,14 +55,8 @@ class Chosen:
 
 
 class Stopwatch:
-    """Times candidates on the GPU. Times are seconds or microseconds: only their order counts.
-
-    Args:
-        workload: the problem's matrices.
-        protocol: protocol of the comparison; its type gives the regime.
-        timer: timer of the GPU.
-        arm: makes an arm from a launch and its rough seconds, in the context of the comparison.
-    """
+    """Times candidates on the GPU, in the regime of the comparison's protocol. Times are seconds or microseconds: only
+    their order counts. ``arm`` makes an arm from a launch and its rough seconds, in the context of the comparison."""
 
     def __init__(
         self, workload: Workload, protocol: Protocol, timer: Timer, arm: Callable[[Launch, float], Arm]
@@ -106,16 +100,7 @@ class Stopwatch:
 
 
 def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """Return the fastest candidate whose product is right.
-
-    Args:
-        candidates: candidates of a baseline for a problem.
-        watch: times them.
-        care: effort of the search.
-
-    Raises:
-        BaselineError: no candidate runs and is right; the message has the reason of the first.
-    """
+    """Return the fastest of a baseline's candidates for a problem whose product is right."""
     failed: list[str] = []
     tried = list(candidates)
     ranked = tried
@@ -134,16 +119,7 @@ def choose(candidates: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL
 
 
 def choose_again(finalists: Sequence[Candidate], watch: Stopwatch, care: Care = USUAL) -> Chosen:
-    """Return the fastest of the finalists of another process, by the last round of :func:`choose` alone.
-
-    Args:
-        finalists: candidates restored from the recipes of :attr:`Chosen.finalists`.
-        watch: times them.
-        care: effort of the search.
-
-    Raises:
-        BaselineError: as :func:`choose`.
-    """
+    """Return the fastest of :attr:`Chosen.finalists` of another process, by the last round of :func:`choose` alone."""
     failed: list[str] = []
     runnable = [candidate for candidate, _ in _timed(finalists, watch.glance, failed)]
     return _final(runnable, len(finalists), watch, failed, care)

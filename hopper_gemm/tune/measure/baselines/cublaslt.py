@@ -66,11 +66,8 @@ class Cublas(Baseline):
 
 
 class CublasLt(Baseline):
-    """The best of cuBLASLt's algorithms.
-
-    Args:
-        find: returns the library; by default the one that the process has loaded.
-    """
+    """The best of cuBLASLt's algorithms; ``find`` returns the library, by default the one that the process has
+    loaded."""
 
     name = "cublaslt"
 

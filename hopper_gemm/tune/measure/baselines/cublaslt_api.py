@@ -104,11 +104,7 @@ class Layout:
 
 
 class Library:
-    """The library in this process, with a handle on the current CUDA device once :meth:`plan` is first called.
-
-    Args:
-        shared: the loaded library, or a stand-in.
-    """
+    """The loaded library, or a stand-in, with a handle on the current CUDA device once :meth:`plan` is first called."""
 
     def __init__(self, shared: Any) -> None:
         self._shared = shared
@@ -172,15 +168,8 @@ class Library:
 
 
 class Plan:
-    """A product's descriptors, which live as long as this object.
-
-    Args:
-        library: the loaded library.
-        handle: handle of the library.
-        dtypes: names of :data:`TYPES`, of A, B and D.
-        layouts: layouts of A, B and D.
-        transposed: True for A and B if they are transposed.
-    """
+    """A product's descriptors, which live as long as this object: types (names of :data:`TYPES`) and layouts of A, B
+    and D, and True for A and B if they are transposed."""
 
     def __init__(
         self,
@@ -213,15 +202,8 @@ class Plan:
             self._set("cublasLtMatmulDesc", self._desc, attribute, c_void_p(pointer))
 
     def heuristics(self, workspace_bytes: int, count: int) -> list[HeuristicResult]:
-        """Return the algorithms of the library's heuristic, as it ranks them.
-
-        Args:
-            workspace_bytes: most workspace of an algorithm.
-            count: most algorithms.
-
-        Raises:
-            CublasLtError: no algorithm fits.
-        """
+        """Return at most ``count`` algorithms of the library's heuristic, as it ranks them, with at most this
+        workspace."""
         preference = self._made("cublasLtMatmulPreference")
         self._set("cublasLtMatmulPreference", preference, PREFERENCE_WORKSPACE, c_uint64(workspace_bytes))
         results, returned = (HeuristicResult * count)(), c_int()
@@ -231,11 +213,7 @@ class Plan:
         return [result for result in results[: returned.value] if result.state == 0]
 
     def ids(self) -> list[Algo]:
-        """Return an algorithm of each id that the library has for these types, with default attributes.
-
-        Raises:
-            CublasLtError: the library lists no ids.
-        """
+        """Return an algorithm of each id that the library has for these types, with default attributes."""
         numbers, count = (c_int * IDS)(), c_int()
         self._library.call("cublasLtMatmulAlgoGetIds", self._handle, *self._types, IDS, numbers, byref(count))
         made = []
@@ -247,13 +225,8 @@ class Plan:
         return made
 
     def legal(self, algo: Algo, choices: Mapping[str, Sequence[int]], workspace_bytes: int) -> Iterator[Algo]:
-        """Yield an algorithm with every combination of attributes that the library accepts.
-
-        Args:
-            algo: algorithm that gives the other attributes.
-            choices: values by the names of :data:`ALGO_FIELDS`.
-            workspace_bytes: most workspace of an algorithm.
-        """
+        """Yield an algorithm with every combination of choices, by the names of :data:`ALGO_FIELDS`, that the library
+        accepts within a workspace; it keeps its other attributes."""
         a, b, d = self._layouts
         for values in product(*choices.values()):
             made, result = Algo.from_buffer_copy(algo), HeuristicResult()
@@ -270,16 +243,8 @@ class Plan:
     def run(
         self, algo: Algo, a: int, b: int, d: int, workspace: int, workspace_bytes: int, stream: int, *scales: int
     ) -> None:
-        """Launch an algorithm.
-
-        Args:
-            algo: algorithm of :meth:`heuristics` or :meth:`legal`.
-            a, b, d: device addresses.
-            workspace: device address, aligned to 256 bytes.
-            workspace_bytes: size of the workspace.
-            stream: a ``cudaStream_t``.
-            scales: device addresses of the scales of A and B, if there are any.
-        """
+        """Launch an algorithm of :meth:`heuristics` or :meth:`legal` on a ``cudaStream_t``. Matrices, workspace,
+        aligned to 256 bytes, and the scales of A and B, if there are any, are device addresses."""
         self._point_to(scales)
         layout_a, layout_b, layout_d = self._layouts
         sides = byref(self._alpha), a, layout_a, b, layout_b, byref(self._beta), d, layout_d, d, layout_d
@@ -335,23 +300,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @cache
 def library() -> Library:
-    """Return the library that torch uses in this process, else the one that the loader finds.
-
-    Raises:
-        OSError: no library is found.
-    """
+    """Return the library that torch uses in this process, else the one that the loader finds."""
     return Library(load(_mapped(MAPS.read_text() if MAPS.is_file() else "")))
 
 
 def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """Load the library.
-
-    Args:
-        mapped: file that the process has loaded already, if any.
-        dll: loads a file.
+    """Load the library: the file that the process has mapped already, or one of the known names.
 
     Raises:
-        OSError: none of the known names can be loaded.
+        OSError: none of them can be loaded.
     """
     for name in filter(None, (mapped, *SONAMES)):
         try:

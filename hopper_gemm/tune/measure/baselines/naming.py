@@ -13,12 +13,8 @@ UNKNOWN = "unknown"
 
 
 def baseline_kernel(point: Point, recipe: str = "") -> str:
-    """Return the name of the kernel (or kernels, joined by ``+``) that a point's baseline runs, else :data:`UNKNOWN`.
-
-    Args:
-        point: point that gives problem and baseline.
-        recipe: recipe of the measurement's outcome.
-    """
+    """Return the name of the kernel (or kernels, joined by ``+``) that the baseline of a point runs by the recipe of
+    its outcome, else :data:`UNKNOWN`."""
     torch.cuda.empty_cache()
     workload = make_workload(point.problem, l2_bytes=0)
     launch, operands = BASELINES[point.against].restore(workload, recipe).launch, workload.sets[0]

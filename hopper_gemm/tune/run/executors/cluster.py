@@ -58,11 +58,8 @@ LOST = "the scheduler is gone; run the same command to go on"
 
 
 class Cluster:
-    """Workers of other hosts; an :class:`hopper_gemm.tune.run.executors.local.Executor`.
-
-    Args:
-        job: settings of the run.
-        where: ``HOST`` or ``HOST:PORT`` to listen on.
+    """Workers of other hosts, which join at ``HOST`` or ``HOST:PORT``; an
+    :class:`hopper_gemm.tune.run.executors.local.Executor`.
 
     Raises:
         ValueError: the address cannot be listened on.
@@ -177,11 +174,7 @@ class Cluster:
 
 def _key_file(name: str, text: str) -> FileLock:
     """Write a key to a file that only its owner may read, locked while the coordinator lives. Unlocked key files were
-    left by killed coordinators and are removed.
-
-    Raises:
-        ValueError: another coordinator holds the file.
-    """
+    left by killed coordinators and are removed."""
     folder = private_folder("cluster")
     for stale in map(FileLock, folder.glob("*.pem")):
         stale.take()
@@ -273,13 +266,8 @@ def _relay(batch: bytes) -> None:
 
 
 def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], None] = lambda text: None) -> None:
-    """Serve a coordinator until it ends, with a nanny and a Dask worker for each GPU.
-
-    Args:
-        address: address of the scheduler, ``tls://HOST:PORT``.
-        gpus: indices among the visible GPUs of this host.
-        pem: file with the certificate and the key that the coordinator made.
-        say: takes a line for the user once the connection stands.
+    """Serve the coordinator whose scheduler is at ``tls://HOST:PORT`` until it ends, with a nanny and a Dask worker for
+    each GPU. Certificate and key are those that the coordinator made.
 
     Raises:
         ValueError: the file is missing or holds no key, or no coordinator with this key listens at the address.

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Event, Joined, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study
@@ -15,11 +14,8 @@ WORKER = "record"
 
 
 class Replay:
-    """One worker that returns recorded rows, and rows without a status for points that were not recorded.
-
-    Args:
-        study: recorded study, of any version.
-    """
+    """One worker that returns the rows of a recorded study, and rows without a status for points that were not
+    recorded."""
 
     def __init__(self, study: Study) -> None:
         self._rows = {row.key: row for row in study.rows}
@@ -43,11 +39,6 @@ class Replay:
 
     def close(self) -> None:
         """Do nothing: a replay holds no resources."""
-
-
-def recorded_points(study: Study) -> set[Point]:
-    """Return the points of which a replay of a sweep has rows."""
-    return {row.point for row in study.stage("sweep")}
 
 
 def replay_provenance(study: Study) -> dict[str, Any]:

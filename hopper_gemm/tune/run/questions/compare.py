@@ -38,19 +38,11 @@ SEARCHED = ("cublaslt", "heuristics")
 
 
 class Comparison(Recording):
-    """A comparison in its results folder. The first worker that joins opens the folder.
+    """A comparison, by a spec with a ``config``, in its results folder, which the first worker that joins opens; the
+    name of its kind of GPU is empty until then.
 
-    Args:
-        spec: spec with a ``config``.
-        out: results folder.
-        gpu: name of the kind of GPU; empty until a worker joins.
-        tables: tuned tables, in order.
-        limit: most rows to measure now; the rest is left for a later run.
-        watch: called with each row, the number of rows so far, and the number in the end.
-        say: takes a line for the user.
-
-    Raises:
-        ResultsError: the folder is of another study, or damaged.
+    Tuned tables count in order. ``limit`` is the most rows to measure now; the rest is left for a later run. ``watch``
+    is called with each row, the number of rows so far, and the number in the end.
     """
 
     def __init__(
@@ -73,7 +65,11 @@ class Comparison(Recording):
         self._watch, self._limit, self._processes, self._gpu = watch, limit, spec.processes, gpu
         self._spec, self._tables = spec, tables
         self._pick(SXM)
-        self._refuse_other_libraries()
+        if self._folder.provenance is not None:
+            now, then = versions(), self._folder.provenance.get("versions", {})
+            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
+                recorded = f"{name} {then.get(name)}, now {now[name]}"
+                raise ResultsError(f"{out} was begun with {recorded}; name another folder with --out")
         self._boards: dict[GemmProblem, str] = {}
         self._assigned: set[RowKey] = set()
         self._finalists: dict[str, tuple[str, ...]] = {}
@@ -95,9 +91,6 @@ class Comparison(Recording):
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching;
         cases without finalists are still searched.
-
-        Args:
-            folder: results folder of that comparison.
 
         Raises:
             ResultsError: it is no results folder, or its finalists are of another GPU or another cuBLAS.
@@ -196,13 +189,6 @@ class Comparison(Recording):
         self._boards = {}
 
     # -----------------------------------------------------------------------------------------
-
-    def _refuse_other_libraries(self) -> None:
-        if self._folder.provenance is not None:
-            now, then = versions(), self._folder.provenance.get("versions", {})
-            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
-                recorded = f"{name} {then.get(name)}, now {now[name]}"
-                raise ResultsError(f"{self.out} was begun with {recorded}; name another folder with --out")
 
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""

@@ -16,7 +16,7 @@ from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.task import Task, ratio_of
 from hopper_gemm.tune.statistics import even
 from hopper_gemm.tune.study.folder import StudyFolder
-from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import Spec
@@ -26,14 +26,9 @@ TWIN = "same machine code as"
 
 
 class Finals:
-    """The finals of a sweep.
-
-    Args:
-        spec: gives the number of finals of each case (:func:`place_of`).
-        folder: results folder, with rows of the sweep and of earlier finals.
-        noises: returns the noise floor of each case.
-        boards: boards of the workers that joined.
-    """
+    """The finals of a sweep: as many of each case (:func:`place_of`) as the spec says. The folder holds rows of the
+    sweep and of earlier finals; ``noises`` returns the noise floor of each case; boards are those of the workers that
+    joined."""
 
     def __init__(
         self,
@@ -157,10 +152,8 @@ def entry_of(point: Point, figures: Mapping[str, Any], noise: float, **origin: s
 
 def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
     """Return the best points of each case, without twins."""
-    by_case: dict[str, list[Row]] = {place_of(point): [] for point in legal}
     candidates = set(legal)
-    for row in rows:
-        if row.ok and row.point in candidates and not row.reason.startswith(TWIN):
-            by_case[place_of(row.point)].append(row)
-    ranked = [sorted(group, key=lambda row: -row.figures["speedup"]) for group in by_case.values()]
-    return [row.point for group in ranked for row in group[: spec.final.best]]
+    able = [row for row in rows if row.ok and row.point in candidates and not row.reason.startswith(TWIN)]
+    ranked = grouped(sorted(able, key=lambda row: -row.figures["speedup"]), lambda row: place_of(row.point))
+    cases = dict.fromkeys(map(place_of, legal))
+    return [row.point for case in cases for row in ranked.get(case, [])[: spec.final.best]]

@@ -74,20 +74,12 @@ def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip
 
 
 class Map(Recording):
-    """A map in its results folder. A problem is measured on one board: first the pick's kernels, then the drawn
+    """A map, by a spec with a ``menu``, in its results folder, which the first worker that joins opens; the name of its
+    kind of GPU is empty until then. A problem is measured on one board: first the pick's kernels, then the drawn
     kernels, which are raced.
 
-    Args:
-        spec: spec with a ``menu``.
-        out: results folder.
-        gpu: name of the kind of GPU; empty until a worker joins.
-        seconds: time after which no further problem is begun; None: no limit.
-        watch: called with each row, the number of problems begun so far, and the number of all problems.
-        say: takes a line for the user.
-        clock: returns seconds.
-
-    Raises:
-        ResultsError: the folder is of another question, or damaged.
+    After some ``seconds``, if given, no further problem is begun. ``watch`` is called with each row, the number of
+    problems begun so far, and the number of all problems; ``clock`` returns seconds.
     """
 
     def __init__(
@@ -125,12 +117,7 @@ class Map(Recording):
     @property
     def open(self) -> int:
         """Number of problems that lack rows, begun or not."""
-        rows = self._folder.rows
-        begun = (
-            problem
-            for problem, points in self._begun.items()
-            if any(RowKey(STAGE, point) not in rows for point in points)
-        )
+        begun = {problem for problem, points in self._begun.items() if not all(map(self._has_row, points))}
         return len({*self._open, *begun})
 
     def joined(self, member: Joined) -> None:
@@ -198,15 +185,12 @@ class Map(Recording):
         """Return the points of a problem without a row: picks, and kernels that were only drawn."""
         points = points_of(problem, self._numbers, self._seed, self._chip)
         self._origins |= points
-        missing = [
-            point
-            for point in points
-            if RowKey(STAGE, point) not in self._folder.rows and point.against not in self.missing
-        ]
-        return (
-            tuple(point for point in missing if points[point] != "drawn"),
-            tuple(point for point in missing if points[point] == "drawn"),
-        )
+        missing = [point for point in points if not self._has_row(point) and point.against not in self.missing]
+        picks = tuple(point for point in missing if points[point] != "drawn")
+        return picks, tuple(point for point in missing if points[point] == "drawn")
+
+    def _has_row(self, point: Point) -> bool:
+        return RowKey(STAGE, point) in self._folder.rows
 
     def _remember(self, row: Row) -> None:
         """Race later kernels against this row if it is the best of its problem on its board."""

@@ -86,18 +86,12 @@ Watcher = Callable[[Progress], None]
 
 
 class Sweep(Recording):
-    """A sweep in its results folder. The first worker that joins opens the folder.
+    """A sweep in its results folder, which the first worker that joins opens.
 
-    Args:
-        spec: the question.
-        out: results folder.
-        provenance: provenance keys of the source, such as the digest of the kernel; ``gpu`` needs only the name until a
-            worker joins.
-        source: ``measured`` or ``replayed``.
-        only: points that can be measured, or that a replayed study has; None for all.
-        trials: number of points after which it stops; the rest is left for a later run.
-        watch: called with the progress after each row.
-        say: takes a line for the user.
+    Provenance are the keys of the source (``measured`` or ``replayed``), such as the digest of the kernel; its ``gpu``
+    needs only the name until a worker joins. ``only`` are points that can be measured, or that a replayed study has;
+    after ``trials`` points it stops, and the rest is left for a later run. ``watch`` is called with the progress after
+    each row.
 
     Raises:
         ResultsError: the folder holds another sweep, takes no more rows, or is damaged.
@@ -144,10 +138,6 @@ class Sweep(Recording):
         with ProcessPoolExecutor(min(problems, len(os.sched_getaffinity(0))), CONTEXT, settle_in) as pool:
             return space_of(spec, self._only, pool.map)
 
-    @cached_property
-    def _legal(self) -> list[Point]:
-        return self._space.legal
-
     @property
     def unrecorded(self) -> int:
         """Number of points that the replayed study lacks."""
@@ -155,7 +145,7 @@ class Sweep(Recording):
 
     def plan(self) -> SweepPlan:
         """Count the work."""
-        space, legal, trials = self._space, self._legal, self.spec.budget.trials
+        space, legal, trials = self._space, self._space.legal, self.spec.budget.trials
         counts = Counter(place_of(point) for point in legal)
         most = len(legal) if trials is None else sum(min(count, trials) for count in counts.values())
         conditions = product(self.spec.regimes, self.spec.contexts)
@@ -296,24 +286,13 @@ class Sweep(Recording):
         return control or self.renewed(Task((point,), protocol), member)
 
     def _fresh(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        spec = self.spec
-        return fresh(
-            spec.name,
-            spec.question,
-            self._source,
-            seed=spec.seed,
-            **spec.table.model_dump(),
-            spec=spec.as_dict(),
-            spec_digest=spec.digest,
-            **({"rungs": noted_rungs(spec)} if spec.rungs else {}),
-            **({"skipped": dict(self._space.refused)} if spec.skips else {}),
-            **({"points": self._space.total} if spec.sampled else {}),
-            **{
-                "protocols": [protocol_dict(spec.protocol(regime)) for regime in dict.fromkeys(spec.regimes)],
-                **self._source_provenance,
-                "gpu": gpu,
-            },
-        )
+        spec, keys = self.spec, self.spec.table.model_dump()
+        keys |= {"seed": spec.seed, "spec": spec.as_dict(), "spec_digest": spec.digest}
+        keys |= {"rungs": noted_rungs(spec)} if spec.rungs else {}
+        keys |= {"skipped": dict(self._space.refused)} if spec.skips else {}
+        keys |= {"points": self._space.total} if spec.sampled else {}
+        keys["protocols"] = [protocol_dict(spec.protocol(regime)) for regime in dict.fromkeys(spec.regimes)]
+        return fresh(spec.name, spec.question, self._source, **{**keys, **self._source_provenance, "gpu": gpu})
 
     def _begin(self) -> None:
         """Record illegal points, and resume search and finals from the folder's rows."""
@@ -323,16 +302,16 @@ class Sweep(Recording):
         fresh_provenance = self._fresh(self._provenance["gpu"])  # the same question, perhaps in other words
         folder.note(finished=None, **{name: fresh_provenance[name] for name in REWRITTEN if name in fresh_provenance})
         settled = {row.point for row in folder.stage("sweep")}
-        illegal = [(point, why) for point, why in self._space.points.items() if why and point not in settled]
-        folder.append([self._refused(point, why, "sweep") for point, why in illegal])
+        illegal = {point: why for point, why in self._space.points.items() if why}
+        folder.append([self._refused(point, why, "sweep") for point, why in illegal.items() if point not in settled])
         recorded = self._recorded()
         counts = Counter(place_of(point) for point in recorded)
         owed = {case: n - counts[case] for case, n in finished.get("places", {}).items() if n > counts[case]}
         options: dict[str, Any] = {"spent": self._before.get("spent"), "most": self._trials, "owed": owed}
-        self._search = Search(spec, self._legal, recorded.values(), earlier=self._earlier or [], **options)
+        self._search = Search(spec, self._space.legal, recorded.values(), earlier=self._earlier or [], **options)
         self._finals = Finals(spec, folder, self._noises, self._boards)
-        self._done = len(self._space.points) - len(self._legal) + len(recorded)
-        self._total = len(self._space.points) - len(self._legal) + self._search.planned
+        self._done = len(illegal) + len(recorded)
+        self._total = len(illegal) + self._search.planned
         self._started = self._noted = time.monotonic()
         for row in folder.rows.values():
             self._remember(row)
@@ -349,7 +328,7 @@ class Sweep(Recording):
     def _recorded(self) -> dict[Point, Row]:
         """Return the rows of legal points, by point."""
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
-        return {point: rows[point] for point in self._legal if point in rows} if rows else {}
+        return {point: rows[point] for point in self._space.legal if point in rows} if rows else {}
 
     def _complete(self, row: Row, **defaults: Any) -> Row:
         """Add origin and baseline's kernel to a worker's row. A twin takes the figures of the row whose machine code it

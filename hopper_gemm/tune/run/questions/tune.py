@@ -80,17 +80,13 @@ def question(
     tuned_first: bool = True,
     pdl: bool | None = None,
 ) -> Spec:
-    """Return the spec that tunes problems, each in the whole space, or in the space of a recorded study.
+    """Return the spec that tunes problems, each in the whole space, or in that of a recorded study, which is replayed.
 
-    Args:
-        problems: problems, each once.
-        keys: keys of the spec that the command line gives, in place of the usual ones; the seconds of ``budget`` are
-            those of a problem, :data:`SECONDS` if neither seconds nor trials are given.
-        listed: name of the list of problems; empty for a single problem.
-        recorded: study to replay.
-        tuned_first: begin with configs of the recorded tables for the problem and for its nearest neighbours.
-        pdl: search programmatic dependent launch as well; None: in the chained context, for launches shorter than
-            :data:`SHORT`. A kernel between other kernels hardly gains by it.
+    The command line gives keys of the spec in place of the usual ones; the seconds of ``budget`` are those of a
+    problem, :data:`SECONDS` if neither seconds nor trials are given. ``listed`` names the list of problems; empty for
+    one problem. If ``tuned_first``, it begins with configs of the recorded tables for the problem and for its nearest
+    neighbours. ``pdl`` searches programmatic dependent launch as well; None: in the chained context, for launches
+    shorter than :data:`SHORT`. A kernel between other kernels hardly gains by it.
 
     Raises:
         SpecError, ResultsError: a mistake in keys or study; one line each.

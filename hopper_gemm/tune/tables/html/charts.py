@@ -7,7 +7,7 @@ and context to show.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,7 +219,11 @@ def _slices(rows: Sequence[Record]) -> Chart | None:
 
 
 def _importance(study: Study) -> Chart | None:
-    noted = _importances(study)
+    noted = study.provenance.get("importance") or {}
+    if not noted and study.provenance.get("spec", {}).get("sampler") == "exhaustive":  # no search noted it
+        from hopper_gemm.tune.search.trials import importances
+
+        noted = importances(study.stage("sweep"))
     values = [
         {"place": group, "parameter": name, "share": share, "evaluator": entry["evaluator"]}
         for group, entry in noted.items()
@@ -234,16 +238,6 @@ def _importance(study: Study) -> Chart | None:
     return Chart(
         "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
     )
-
-
-def _importances(study: Study) -> Mapping[str, Any]:
-    """Return the importance of parameters as the search noted it; for a sweep of a whole space it is computed here."""
-    noted: Mapping[str, Any] = study.provenance.get("importance") or {}
-    if noted or study.provenance.get("spec", {}).get("sampler") != "exhaustive":
-        return noted
-    from hopper_gemm.tune.search.trials import importances
-
-    return importances(study.stage("sweep"))
 
 
 def _roofline(study: Study) -> Chart | None:

@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from hopper_gemm.tune.study.files import write_whole
 from hopper_gemm.tune.study.reader import Study, missing
 from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.html.charts import charts
@@ -36,21 +34,8 @@ VEGA_LITE = "6.4"
 """Version of Vega-Lite whose library is embedded."""
 
 
-def write(study: Study, path: Path) -> None:
-    """Write a study's page as one file.
-
-    Args:
-        study: as :func:`hopper_gemm.tune.study.reader.read_study` returns it.
-        path: of the file.
-
-    Raises:
-        ModuleNotFoundError: the extra ``tune`` is not installed.
-    """
-    write_whole(path, document(study))
-
-
 def document(study: Study) -> str:
-    """Return a study's page."""
+    """Return a study's page as one file."""
     import vl_convert
 
     rows = records(study)
@@ -62,6 +47,8 @@ def document(study: Study) -> str:
         "columns": _columns(rows),
         "charts": [{"spec": chart.spec, "places": chart.places} for chart in shown],
     }
+    # JSON that cannot close the script element around it
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     parts = [
         "<!doctype html>",
@@ -85,7 +72,7 @@ def document(study: Study) -> str:
         '<p><label><input type="checkbox" id="only"> only what is chosen above</label></p><p id="count"></p>',
         '<div class="scroll"><table id="rows"></table></div>',
         '<p><button id="more" hidden>Show more rows</button></p>',
-        f'<script type="application/json" id="data">{_as_json(data)}</script>',
+        f'<script type="application/json" id="data">{text}</script>',
         f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>",
         f'<script type="module">{(HERE / "page.js").read_text()}</script>',
         "</html>",
@@ -182,8 +169,3 @@ def _columns(rows: Sequence[Record]) -> list[str]:
     values = {name: {row.get(name) for row in rows} - {None, ""} for name in names}
     used = [name for name in names if len(values[name]) > 1 or (values[name] and name in ALWAYS)]
     return [*(name for name in HEAD if name in used), *(name for name in used if name not in HEAD)]
-
-
-def _as_json(data: Any) -> str:
-    """Return JSON that cannot close the script element around it."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hopper_gemm.model import hopper
 from hopper_gemm.tune.limits import POWER_LIMITED_FLOPS
 from hopper_gemm.tune.parameters import FIELDS
+from hopper_gemm.tune.study.pooling import grouped
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.study.row import ResultsError, Row
+from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import PAIRS
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells
@@ -113,13 +114,9 @@ def table_cells(study: Study) -> tuple[str, str, list[Record]]:
 
 
 def roofline(study: Study) -> tuple[list[Record], list[Record]]:
-    """Return the best of each problem, and the ceilings of the chip.
-
-    Returns:
-        Points (intensity in FLOP for each byte of A, B and C, rate in TFLOP/s, ours and the baseline's), and ceilings:
-        the two ends of a line each, with its name. The ceiling of the tensor cores is the fastest burst that the model
-        assumes, or that of the study where it is faster.
-    """
+    """Return the best of each problem, and the ceilings of the chip, as points of intensity (FLOP for each byte of A, B
+    and C) and rate in TFLOP/s: ours and the baseline's, and the two ends of each ceiling. That of the tensor cores is
+    the fastest burst that the model assumes, or that of the study where it is faster."""
     points = []
     stage = next(name for name in ("sweep", "compare", "map") if study.stage(name))
     for group, part in groups(rows_of(study, stage)):
@@ -152,9 +149,7 @@ def roofline(study: Study) -> tuple[list[Record], list[Record]]:
 
 def problems(study: Study) -> list[Record]:
     """Return the points of a map's scatter: the model's pick and the best kernel of each problem, over torch.mm."""
-    by_selection: dict[str, list[Row]] = {}
-    for row in study.stage("map"):
-        by_selection.setdefault(f"{row.point.regime} {row.point.context}", []).append(row)
+    by_selection = grouped(study.stage("map"), lambda row: f"{row.point.regime} {row.point.context}")
     points: list[Record] = []
     for selection, rows in by_selection.items():
         for entry in mapped(rows):
@@ -171,9 +166,7 @@ def problems(study: Study) -> list[Record]:
 
 def compared(study: Study) -> list[Record]:
     """Return the cells of a comparison's forest plot: a record for each problem, series, regime and context."""
-    by_selection: dict[str, list[Mapping[str, Any]]] = {}
-    for record in cells(study.stage("compare")):
-        by_selection.setdefault(f"{record['regime']} {record['context']}", []).append(record)
+    by_selection = grouped(cells(study.stage("compare")), lambda record: f"{record['regime']} {record['context']}")
     points: list[Record] = []
     for selection, part in by_selection.items():
         order = list(launches(part))

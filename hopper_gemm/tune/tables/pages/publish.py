@@ -25,20 +25,13 @@ MAP, MAP_PICTURE = "map.md", "map.svg"
 
 
 def publish(folder: Path, pictures: bool = True) -> None:
-    """Write the pages and pictures of a results folder anew.
+    """Write the pages and, unless told otherwise, the pictures of a results folder anew.
 
     Rows of a sweep give ``table.md`` and pictures: ``ladder.svg`` of a ladder, ``search.svg`` of a search, else
     ``heatmap.svg`` where a problem has several cells; one picture for each problem, regime and context, such as
     ``heatmap-4096x4096x4096-burst-chained.svg``, where a study with facets has several; none of problems that were
-    searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``; rows of
-    a map ``map.md`` and ``map.svg``.
-
-    Args:
-        folder: of a study.
-        pictures: draw pictures too.
-
-    Raises:
-        ResultsError: the folder holds no study, or a damaged one; the message says where.
+    searched one by one. Rows of a comparison give ``compare.md`` and, of several problems, ``compare.svg``; rows of a
+    map ``map.md`` and ``map.svg``.
     """
     study = read_study(folder)
     if study.stage("compare"):

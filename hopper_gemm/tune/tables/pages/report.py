@@ -114,14 +114,8 @@ def _effect_lines(part: pd.DataFrame, names: list[str], shown: set[str]) -> list
 
 
 def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.DataFrame) -> list[str]:
-    """Return sentences, in Markdown, on the best config of a group: in the sweep, in the finals, and its ties.
-
-    Args:
-        study: of the rows.
-        group: of the rows.
-        part: rows of its sweep.
-        finals: rows of the finals of all groups.
-    """
+    """Return sentences, in Markdown, on the best config of a group: in the rows of its sweep, in the finals, and its
+    ties."""
     lines = []
     best, final = pivot.best_row(part), pivot.best_row(group.of(finals))
     if best is not None:

@@ -18,13 +18,8 @@ DEFAULT = "gp"
 
 
 def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = None) -> None:
-    """Write a simulation's page and picture.
-
-    Args:
-        folder: created if it does not exist.
-        name: of the study.
-        runs: records as :func:`simulation_page` takes them, to be written as ``simulation.json``; None reads that file.
-    """
+    """Write the page and picture of a study's simulation from its runs, which are kept in ``simulation.json``; None
+    reads that file."""
     if runs is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / DATA, list(runs))
@@ -35,14 +30,7 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
 
 def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the page in Markdown: a line for each task and sampler, then the default sampler beside random search.
-
-    Args:
-        runs: records with ``place`` (problem, regime and context), ``configs``, ``sampler``, ``runs`` (number of
-            seeds), ``median_trials`` and ``trials_90`` (None beyond the budget), ``found`` (share of the runs that
-            succeeded within :data:`SHARE` of the space), ``regret`` (its median there), ``score`` (0 as random search,
-            1 the best at once; may be missing), ``needed`` (trials of each run, None beyond the budget) and ``middle``
-            (median regret after each trial).
-    """
+    Runs are as :func:`hopper_gemm.tune.search.simulate.summary` returns them; earlier ones have no ``score``."""
     columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
     columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     scored = all("score" in run for run in runs)

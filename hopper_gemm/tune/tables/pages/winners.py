@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -58,27 +58,20 @@ def winners(study: Study) -> list[Winner]:
     for alone in checked(provenance["spec"], str(study.path)).each():
         for regime, context in product(alone.regimes, alone.contexts):
             key = place_of(Point(alone.problems[0].problem(), "cublas", regime, context))
-            if key not in searched:
-                best_of_each.append(Winner(key, 0))
-                continue
-            group, part = searched[key]
-            final = best_row(group.of(finals))
-            best = best_row(part) if final is None else final
-            if best is None:
-                best_of_each.append(Winner(key, len(part)))
-                continue
-            config = config_of(best.to_dict())
-            winner = Winner(
-                key,
-                len(part),
-                str(config),
-                speedup=plain(best["speedup"]),
-                speedup_low=plain(best["speedup_low"]),
-                speedup_high=plain(best["speedup_high"]),
-                final=final is not None,
-                even=len(group.noted(provenance, "even") or ()),
-                origin="known" if config in begun_with(alone) else "search",
-            )
+            winner = Winner(key, 0)
+            if key in searched:
+                group, part = searched[key]
+                final = best_row(group.of(finals))
+                winner = Winner(key, len(part), final=final is not None)
+                if (best := best_row(part) if final is None else final) is not None:
+                    config, figures = config_of(best), ("speedup", "speedup_low", "speedup_high")
+                    winner = replace(
+                        winner,
+                        config=str(config),
+                        even=len(group.noted(provenance, "even") or ()),
+                        origin="known" if config in begun_with(alone) else "search",
+                        **{name: plain(best[name]) for name in figures},
+                    )
             best_of_each.append(winner)
     return best_of_each
 
