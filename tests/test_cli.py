@@ -250,9 +250,9 @@ def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_choose
     tuned = run("explain", "4096", "4096", "4096", "--gpu", "h200").stdout.splitlines()[-1]
     where = "4096x4096x4096 burst isolated, results/h200/best_configs.json, measured on an NVIDIA H200"
     assert tuned.endswith(f"; tuned: {where}")
-    sister = run("explain", "4096", "4096", "4096", "--gpu", "h100").stdout.splitlines()[-1]
+    sister = run("explain", "512", "512", "512", "--gpu", "h100").stdout.splitlines()[-1]
     table = "results/h200/best_configs.json"
-    assert sister.endswith(f"; other GPU: 4096x4096x4096 burst isolated on NVIDIA H200, {table}")
+    assert sister.endswith(f"; other GPU: 512x512x512 burst isolated on NVIDIA H200, {table}")
     for gpu in ("h200", "h100"):
         last = run("explain", "4104", "4096", "4096", "--gpu", gpu).stdout.splitlines()[-1]
         assert last.endswith(f"the model's choice: no tuned table of {gpu} has 4104x4096x4096")
@@ -411,13 +411,14 @@ def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(
     monkeypatch.setattr(lookup, "local_root", lambda: tmp_path)
     for folder in ("h200", "cluster"):
         (tmp_path / folder).mkdir()
-    write_tuned(tmp_path / "h200" / FILE, recorded_entries()[:3])
+    write_tuned(tmp_path / "h200" / FILE, [entry for entry in recorded_entries() if entry.kind == "h200"][:3])
     (tmp_path / "cluster" / FILE).write_text("[")
     found = [finding for finding in doctor.examine() if finding.what == "tuned tables"]
     assert [finding.mark for finding in found] == ["ok", "note"]
-    own, recorded = found[0].value.removeprefix("for h200: ").split(", then ")
+    own, recorded, sister = found[0].value.removeprefix("for h200: ").split(", then ")
     assert own == f"{tmp_path / 'h200' / FILE} (3 entries)"
     assert recorded.startswith("results/h200/best_configs.json (")
+    assert sister.startswith("results/h100/best_configs.json (")
     assert "is left out" in found[1].value
 
 
