@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from hopper_gemm.compiler.store import KernelId, default_store
+from hopper_gemm.model.lookup import use_table
 from hopper_gemm.model.problem import BLOCK
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.serve.kernels import default_config, kernel_for
@@ -125,6 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     given = [tuple(map(int, text.split(","))) for text in options.problems or ()]
     problems: list[Any] = given or PROBLEMS
+    use_table(None, alone=True)  # picks, whatever was tuned
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in options.recipes]
     compile_all(

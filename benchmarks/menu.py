@@ -45,7 +45,7 @@ from hopper_gemm.model.menu import KINDS, PACE, behind_padding, binaries, launch
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import recorded_entries, without_pdl
+from hopper_gemm.model.tuned import TunedEntry, recorded_entries, results_root, without_pdl
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.shapes import read_shapes
@@ -115,7 +115,7 @@ def offered() -> list[Kernel]:
     """Binaries to choose from: a space of tiles and techniques, the shipped menu, and what recorded searches found."""
     found = [*(resolve(one) for one in _space() if is_legal(one)), *binaries()]
     found += [one for problem in searched().values() for one, share in problem.shares.items() if share > 1 - CLOSE]
-    found += [without_pdl(entry.config) for entry in recorded_entries() if not read_held_out().has(entry.problem)]
+    found += [without_pdl(entry.config) for entry in entries() if not read_held_out().has(entry.problem)]
     return list(dict.fromkeys(plain(one) for one in found if type(one) is Kernel and not one.pdl and is_legal(one)))
 
 
@@ -175,13 +175,20 @@ class Searched:
     best_us: float
 
 
+def entries() -> list[TunedEntry]:
+    """The entries of H200s in the recorded tables."""
+    return [entry for entry in recorded_entries() if entry.kind == "h200"]
+
+
 @cache
 def searched() -> dict[GemmProblem, Searched]:
     """The tuned table's problems, and those of :data:`DRAWN`, in isolated bursts, those held out aside, with their
-    rows."""
-    held, tuned = read_held_out(), {one.problem for one in recorded_entries() if one.context == "isolated"}
+    rows of H200s, whose memory the model assumes where it is told of none."""
+    held, tuned = read_held_out(), {one.problem for one in entries() if one.context == "isolated"}
     rows: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
+        if "h200" not in folder.relative_to(results_root()).parts:
+            continue
         also = folder.name.startswith(DRAWN)
         for row in read_study(folder).stage("sweep", "final", "map"):
             point = row.point

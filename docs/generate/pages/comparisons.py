@@ -8,9 +8,12 @@ from functools import cache
 from math import ceil, log
 from typing import Any
 
+import pandas as pd
+
 from docs.generate import todays_code as today
+from docs.generate.measurements import measurement
 from docs.generate.pages.depth import ran
-from docs.generate.pages.means import mean_figure, over_faster, pick_of
+from docs.generate.pages.means import mean_figure, of_row, over_faster, pick_of
 from docs.generate.pages.prices import (
     invariant_published,
     invariant_ratios,
@@ -41,8 +44,11 @@ from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem
 
 Record = Mapping[str, Any]
 
-ON_H100S = ("suite-on-h100", "suite-on-h100-second")
-"""The suite on two boards of NVIDIA H100s, by the entries that serve there."""
+ON_H100S = ("suite-tuned-on-h100", "suite-tuned-on-h100-second")
+"""The suite on two boards of NVIDIA H100s, by entries that were tuned on a third."""
+
+LAST_SEED = "fresh-5"
+"""Problems that were drawn last."""
 
 STEADY = (
     *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
@@ -76,9 +82,10 @@ def kernel_of(*names: str) -> str:
 
 
 MARKED: dict[str, Callable[[Row], bool]] = {
-    **dict.fromkeys((*ON_H100S, "suite", "suite-chained", "short"), lambda row: True),
+    **dict.fromkeys((*ON_H100S, "suite", "suite-chained", "short", "fp8-tuned"), lambda row: True),
     "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
     "short-again": lambda row: row.figures["how"] == "model",
+    LAST_SEED: lambda row: "pick 1" in row.figures["how"].split(", "),
     "map-held-out": lambda row: "pick 1" in row.figures["how"].split(", "),
     "served": lambda row: row.point.regime == "steady" and str(row.point.problem) == "8192x8192x8192",
 }
@@ -163,15 +170,23 @@ def headline() -> str:
         lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
         what = "the same {}"
     lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
+    fp8 = over("fp8-tuned").values()
+    ours, both = figure(as_published(of["cublas"]) for of in fp8), figure(map(faster, fp8))
+    what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, one scale, over torch's `scaled_mm`"
+    lines.append((what, "isolated", ours, both, mark_of("fp8-tuned")))
     short, *_, picked, _ = _others("docs/suite.md")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
     lines.append((*short[:3], "", short[3]))
     lines.append((*picked[:3], f"{harder[0]}; H100s {harder[1]}", picked[3]))
+    anew = mapped(recorded(LAST_SEED).stage("map"))
+    what = f"{len(anew)} untuned problems, [drawn anew](docs/menu.md#what-a-pick-is-worth), on an H100"
+    lines.append((what, "isolated", figure(map(pick_of, anew)), figure(map(over_faster, anew)), mark_of(LAST_SEED)))
     best = widened(over("served", regime="steady")["8192x8192x8192"]["cublas"])
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md); {energy}"
     lines.append((what, "isolated", interval(best), "", mark_of("served")))
+    lines = [line for line in lines if EARLIER not in line[-1]]  # their pages have them
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
     return markdown(("problems", "context", *names), lines)
 
@@ -195,8 +210,8 @@ def result(suite: str = "suite.md") -> str:
     return wrapped(
         f"{len(cells_of_suite)} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
         f"H100s, {h100_faster.median:.3f}x that of the faster of it and cuBLASLt; {ours.median:.3f}x and "
-        f"{fast.median:.3f}x on NVIDIA H200s, for which it was tuned ([geometric means]({suite}), each known to "
-        f"{widest:.1%})."
+        f"{fast.median:.3f}x on NVIDIA H200s, each by configs tuned on that kind ([geometric means]({suite}), "
+        f"each known to {widest:.1%})."
     )
 
 
@@ -210,21 +225,40 @@ def ratios_on_h100s() -> tuple[list[Ratio], list[Ratio]]:
 
 def suite_on_h100s() -> str:
     """The suite on two H100s, problem by problem, and beside it what the model chooses there."""
-    boards, picked = [over(name) for name in ON_H100S], over("suite-by-model")
+    boards, picked = [over(name) for name in ON_H100S], over("suite-as-picked")
     lines, columns = [], []
     for problem in map(str, read_shapes().of_regime("burst")):
         cells_of_boards = [board[problem] for board in boards]
-        cells_of = [
-            of[name] for of in (*cells_of_boards, picked[problem]) for name in ("cublas", "heuristics")[: len(of)]
-        ]
+        cells_of = [of[name] for of in cells_of_boards for name in ("cublas", "heuristics")]
         columns.append([*map(as_published, cells_of)])
         us = (f"{of['cublas']['time_us']:.1f}" for of in cells_of_boards)
-        lines.append((problem, *us, *(f"{cell['speedup']:.3f}x" for cell in cells_of)))
-    means_of = map(mean_figure, zip(*columns, strict=True))
+        choice = f"{picked[problem]['cublas']['speedup']:.3f}x" if problem in picked else "not timed"
+        lines.append((problem, *us, *(f"{cell['speedup']:.3f}x" for cell in cells_of), choice))
+    means_of = (
+        *map(mean_figure, zip(*columns, strict=True)),
+        mean_figure(as_published(of["cublas"]) for of in picked.values()),
+    )
     kinds = "over torch.mm", "over cuBLASLt"
     names = *(f"us, board {n}" for n in (1, 2)), *(f"{kind}, board {n}" for n in (1, 2) for kind in kinds)
     header = ("problem", *names, "the model's choice, over torch.mm")
     return markdown(header, [*lines, ("geometric mean", "", "", *means_of)])
+
+
+def fp8_tuned() -> str:
+    """Sentences on FP8 by one scale as tuned, in a burst and at the power cap, and by blocks as served."""
+    tuned, rows = over("fp8-tuned"), pd.read_csv(measurement("measurements/fp8-served.csv"))
+    (steady,) = over("fp8-steady", regime="steady").values()
+    over_torch = mean_figure(as_published(of["cublas"]) for of in tuned.values())
+    behind = [problem.split()[0] for problem, of in tuned.items() if of["cublas"]["speedup_high"] < 1]
+    return wrapped(
+        f"Of one scale with fast sums every problem was searched on one H100, 8 s each, and timed on another: "
+        f"{over_torch} over torch's function, {mean_figure(map(faster, tuned.values()))} over the faster of it and "
+        f"cuBLASLt's list, behind on {len(behind)} of {len(tuned)} ({', '.join(behind)}), up to "
+        f"{max(of['cublas']['tflops'] for of in tuned.values()):,.0f} TFLOP/s. At the power cap 8192^3 stands at "
+        f"{interval(widened(steady['cublas']))} on a third. By blocks, as served there, tuned where the search came "
+        f"to its end, the {len(rows)} problems stand at {mean_figure(map(of_row, rows.itertuples()))}, behind on "
+        f"{(rows.high < 1).sum()}."
+    )
 
 
 def _once(row: Row) -> Ratio:

@@ -33,10 +33,11 @@ sources, protocol, seed, noise floor), a page and pictures; what the columns mea
 Best: the greatest speedup over torch.mm among the finals, or, where there are none, in the sweep; for a comparison the
 geometric mean over its problems."""
 
-MORE = """ Superseded studies and those of one question:
-[archive](../archive/{name}/README.md). [best_configs.json](best_configs.json) is the tuned table that `matmul` and
-`check` read."""
-"""Part of the title for a kind of GPU with a tuned table and an archive."""
+TUNED = """ [best_configs.json](best_configs.json) is the tuned table that `matmul` and `check` read."""
+"""Part of the title for a kind of GPU with a tuned table."""
+
+MORE = """ Superseded studies and those of one question: [archive](../archive/{name}/README.md)."""
+"""Part of the title for a kind of GPU with an archive."""
 
 ARCHIVED = """# Archived results
 
@@ -65,7 +66,8 @@ def index(root: Path) -> str:
     archived = root.parent.name == "archive"
     order = {} if archived else {name: place for place, name in enumerate(notes)}
     studies = {name: read(names[name]) for name in sorted(names, key=lambda name: order.get(name, len(order)))}
-    more = MORE.format(name=root.name) if (root / FILE).is_file() else ""
+    more = "" if archived or not (root.parent / "archive" / root.name).is_dir() else MORE.format(name=root.name)
+    more += TUNED if (root / FILE).is_file() else ""
     title = (ARCHIVED if archived else TITLE).format(name=root.name, more=more)
     return f"{title}\n\n{_table(studies, notes)}\n"
 

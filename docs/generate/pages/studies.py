@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
@@ -9,9 +10,10 @@ from statistics import median
 import pandas as pd
 
 from benchmarks.fresh import KINDS, drawn
+from benchmarks.leave_one_out import entries, without
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
-from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, pick_of
+from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
@@ -21,7 +23,7 @@ from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root, without_pdl
 from hopper_gemm.tune.statistics import Ratio
-from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
@@ -292,6 +294,46 @@ def fp8() -> str:
     lines.append(("geometric mean", *(mean_figure(map(of_row, part.itertuples())) for part in parts), ""))
     lines.append(("behind torch", *(f"{(each < 1).sum()} of {len(each)}" for each in every), ""))
     return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
+
+
+def sources_on_h100s() -> str:
+    """What three grids of the sources give as the texts have them, on an H100."""
+    single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")
+    cells = single.pivot_table(index=["m", "tile_m", "k_depth"], columns="cluster_n", values="speedup").dropna()
+    at_best = {size: of.loc[of[1].idxmax()] for size, of in cells.groupby(level="m")}
+    alone = ", ".join(f"{of[1]:.3f}x (cluster {of[2]:.3f}x) at {size}^3" for size, of in at_best.items())
+    where = {of.name[1:] for of in at_best.values()}
+    axes = ["tile_n", "k_depth", "stages"]
+    ways = grid.pivot_table(index=[*axes, "consumers"], columns="schedule", values="speedup").dropna()
+    best = {schedule: of.speedup.max() for schedule, of in grid.groupby("schedule")}
+    wide = chunks.pivot_table(index=[*axes, "swizzle"], columns="epi_n", values="speedup").dropna()
+    return wrapped(
+        f"C's table by single CTAs without a serpentine walk: the best cell is M tile and K depth "
+        f"{' and '.join(f'{tile} x {depth}' for tile, depth in sorted(where))}, {alone}; of {len(cells)} cells "
+        f"clusters of two are worth {spread(cells[2] / cells[1])}. B's grid without a producer, as there: at best "
+        f"{best['multistage']:.3f}x, with a producer {best['cooperative']:.3f}x; a producer is worth "
+        f"{spread(ways['cooperative'] / ways['multistage'])} in {len(ways)} pairs. D's grid: chunks of 64 columns "
+        f"instead of its 16 are worth {spread(wide[64] / wide[16])} in {len(wide)} pairs."
+    )
+
+
+def leave_one_out() -> str:
+    """What each idea of a tuned config is worth: its speed over that of the config without the idea."""
+    rows = [row for row in recorded("leave-one-out").stage("sweep") if row.ok]
+    timed = grouped(rows, lambda row: row.point.problem)
+    worth = defaultdict[str, list[tuple[float, str]]](list)
+    for entry in entries():
+        speeds = {row.point.config: row.figures["speedup"] for row in timed[entry.problem]}
+        for idea, other in without(entry.config):
+            if other in speeds:
+                worth[idea].append((speeds[entry.config] / speeds[other], str(entry.problem)))
+    lines = []
+    for idea, of in sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]])):
+        mean, low, high = over_problems(ratio for ratio, _ in of)
+        figure = f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
+        (least, _), (most, where) = min(of), max(of)
+        lines.append((f"`{idea}`", str(len(of)), figure, f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"))
+    return markdown(("idea", "problems", "worth, mean", "least", "most"), lines)
 
 
 def groups() -> str:

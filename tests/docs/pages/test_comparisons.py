@@ -93,11 +93,13 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
     """Of held-out problems the picks alone, of random problems those that need no padding."""
     counts = {name: len({row.point.problem for row in figure_rows(name)}) for name in MARKED}
     assert counts == {
-        "suite-on-h100": 24,
-        "suite-on-h100-second": 24,
+        "suite-tuned-on-h100": 24,
+        "suite-tuned-on-h100-second": 24,
         "suite": 24,
         "suite-chained": 24,
         "short": 24,
+        "fp8-tuned": 24,
+        "fresh-5": 46,
         "drawn": 13,
         "short-again": 8,
         "map-held-out": 134,
