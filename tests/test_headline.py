@@ -27,10 +27,10 @@ def listed():
 
 
 def test_each_line_of_the_readme_s_table_is_a_claim_with_its_mark(listed):
-    """Those of an earlier version come first."""
+    """Those of an earlier version come first, and do not stand there."""
     marks = sorted(line.strip("| ").split(" | ")[-1].split(", 20")[0] for line in table_of_readme().splitlines()[2:])
     table = [claim for claim in listed if claim.page == "README.md" and not claim.rows.startswith("measurements")]
-    assert sorted(claim.code for claim in table) == marks
+    assert sorted(claim.code for claim in table if claim.code != "an earlier version's") == marks
     old = [claim.code == "an earlier version's" for claim in listed if claim.page == "README.md"]
     assert old == sorted(old, reverse=True)
     assert any(old)

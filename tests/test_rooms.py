@@ -81,7 +81,14 @@ BESIDE = ("docs", "tests", "benchmarks", "notebooks", "examples")
 """Folders of this repository that use the package and are no part of it."""
 
 EVIDENCE = {
-    "docs/generate": {"hopper_gemm", "docs.generate", "tests.verify", "benchmarks.fresh", "benchmarks.samplers"},
+    "docs/generate": {
+        "hopper_gemm",
+        "docs.generate",
+        "tests.verify",
+        "benchmarks.fresh",
+        "benchmarks.leave_one_out",
+        "benchmarks.samplers",
+    },
     "tests/verify": {"hopper_gemm", "tests.verify", "tests.protocols"},
     "tests/protocols": {"hopper_gemm.kernel", "tests.protocols"},
 }

@@ -16,7 +16,7 @@ from torch._C import (
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_exporting
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -63,9 +63,11 @@ def needs_gradient(call: Call) -> bool:
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
-def activates(call: Call) -> bool:
-    """Return True if an activation follows the product."""
-    return call.kind == "swiglu" or call.activation is not None
+def keeps_product(call: Call) -> bool:
+    """Return True if a gradient is recorded through an activation, for which the product is kept. An exported graph has
+    the one operator; torch's gradients of activations have no tangents."""
+    activated = call.kind == "swiglu" or call.activation is not None
+    return activated and needs_gradient(call) and forward_ad._current_level < 0 and not is_exporting()
 
 
 def invariant(call: Call) -> bool:

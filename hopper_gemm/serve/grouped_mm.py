@@ -15,7 +15,7 @@ from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import checks, launches
 from hopper_gemm.serve.background import BACKGROUND, UncompiledError
-from hopper_gemm.serve.call import Call, Maybe, finish_of, needs_gradient, traced, watched
+from hopper_gemm.serve.call import Call, Maybe, finish_of, keeps_product, needs_gradient, traced, watched
 from hopper_gemm.serve.checks import DTYPES, PLAIN, MisfitError, MixedTypesError, UnsupportedError, strided
 from hopper_gemm.serve.fallback import POLICY, while_compiling
 from hopper_gemm.serve.kernels import CALLED, MODE
@@ -128,13 +128,12 @@ def _multiplied(
         raise TypeError(
             f"{name} must be an int32 tensor for such operands but is {shown(ends)}; give each group's {what}"
         )
-    if activation and needs_gradient(Call(a, b, bias)) and _unsupported(a, b) is None:
-        # the product is kept for the backward pass, as by torch: to compute it once more would take longer
-        product = _multiplied(a, b, offs, counts, out_dtype, bias, None)
-        return finished(
-            product, Call(a, b, activation=activation, kind="swiglu" if activation == "swiglu" else "linear")
-        )
     given = Grouped(a.flatten(0, 1) if batches else a, b, ends, out_dtype, bias, activation, batches)
+    if keeps_product(given.following) and _unsupported(a, b) is None:
+        # the product is kept for the backward pass, as by torch: to compute it once more would take longer
+        _check(given)
+        product = _multiplied(a, b, offs, counts, out_dtype, bias, None)
+        return finished(product, given.following._replace(bias=None))
     if (why := _unsupported(a, b)) is not None:
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)

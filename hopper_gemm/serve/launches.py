@@ -39,12 +39,12 @@ from hopper_gemm.serve.background import BACKGROUND, UncompiledError
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
-    activates,
     autocast_call,
     autocast_type,
     cast,
     finish_of,
     invariant,
+    keeps_product,
     make,
     needs_gradient,
     output_of,
@@ -407,7 +407,7 @@ def loading_allowed() -> Iterator[None]:
 def _recorded(call: Call) -> torch.Tensor:
     """The output of a call of which a gradient is recorded: without an operator where nothing looks at operators."""
     if call.out is None and call.config is None:
-        if activates(call) and not falls_back(call):
+        if keeps_product(call) and not falls_back(call):
             return in_two(call, launch)
         typed = autocast_call(call) if cast(call) else call
         if recordable(typed):

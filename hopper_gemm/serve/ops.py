@@ -30,15 +30,15 @@ from torch.utils.flop_counter import register_flop_formula
 from hopper_gemm.serve.call import (
     Call,
     Maybe,
-    activates,
     autocast_call,
     cast,
     invariant,
+    keeps_product,
     make,
     needs_gradient,
     output_of,
 )
-from hopper_gemm.serve.checks import PLAIN, check_apart, check_call, check_rows, check_types, refuse_foreign
+from hopper_gemm.serve.checks import PLAIN, check_apart, check_call, check_rows, check_types, recordable, refuse_foreign
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, reference
 from hopper_gemm.serve.transforms import sharding
 from hopper_gemm.serve.transforms.batching import batching_rule
@@ -154,7 +154,7 @@ def by_operator(call: Call) -> torch.Tensor:
     call = call._replace(batch_invariant=invariant(call))
     if falls_back(call):
         return by_torch(call)
-    if activates(call) and needs_gradient(call):
+    if keeps_product(call):
         return in_two(call, by_operator)
     name = call.kind if out is None else f"{call.kind}_out"
     if out is not None and cast(call):
@@ -166,10 +166,13 @@ def by_operator(call: Call) -> torch.Tensor:
 def in_two(call: Call, run: Callable[[Call], torch.Tensor]) -> torch.Tensor:
     """The output of a call with an activation and a gradient: the product, rounded, which autograd keeps, then the rest
     by torch. To compute the product once more in the backward pass would take longer."""
-    call = autocast_call(call) if cast(call) else call
-    check_call(call)
-    product = run(call._replace(activation=None, residual=None, kind="linear"))
-    return finished(product, call._replace(bias=None, scale=None))
+    typed = autocast_call(call) if cast(call) else call
+    check_call(typed)
+    if typed.residual is not None:
+        check_rows(typed.residual)
+    operands = typed if recordable(typed) else call  # a tensor of another class is cast by its operator
+    product = run(operands._replace(activation=None, residual=None, kind="linear"))
+    return finished(product, typed._replace(bias=None, scale=None))
 
 
 def recording(

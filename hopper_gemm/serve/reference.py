@@ -24,6 +24,8 @@ def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
     """An activation by torch; ``z`` itself without an activation."""
     if not activation:
         return z
+    if activation == "relu" and z.requires_grad:  # relu keeps its output, which a model may change in place
+        return torch.threshold(z, 0, 0)
     entry = ACTIVATIONS[activation]
     return getattr(torch.ops.aten, entry.function)(z, **entry.options)
 

@@ -209,7 +209,9 @@ def _check_scales(sizes: tuple[Any, ...], scales: str, device: Any, scale_a: Any
     (m, n, k), lies = sizes, ", contiguous,"
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
     filled = -(-deep // 4) * 4
-    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n)), "tensor": ((1,), (1,))}[scales]
+    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n)), "tensor": ((1,), (1,))}.get(
+        scales, ((1,), (1,))
+    )
     for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
         if scales == "blocks":
             lies = f" with strides (1, {shape[0]})"

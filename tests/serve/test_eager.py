@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
@@ -79,6 +80,30 @@ def test_a_backward_pass_computes_no_product_once_more(launches, name):
     before = len(launches.made)
     torch.autograd.grad(out.sum(), (given[0], w))
     assert (before, len(launches.made)) == (1, 3)
+
+
+def test_an_activated_result_may_be_changed_in_place(launches):
+    """Torch's relu keeps its output, which that would spoil."""
+    _, _, w, *_ = given = tensors()
+    expected = torch.autograd.grad((2 * torch.relu(hopper_gemm.linear(given[0], w))).sum(), w)
+    out = hopper_gemm.linear(given[0], w, activation="relu").mul_(2)
+    assert torch.equal(*expected, *torch.autograd.grad(out.sum(), w))
+
+
+def test_a_residual_that_is_not_contiguous_is_refused_with_a_gradient_too(launches):
+    x, w = torch.randn(K, K).bfloat16().requires_grad_(), torch.randn(K, K).bfloat16()
+    with pytest.raises(ValueError, match="residual must"):
+        hopper_gemm.linear(x, w, activation="silu", residual=torch.randn(K, K).bfloat16().t())
+
+
+@pytest.mark.parametrize("call", [lambda x, w: hopper_gemm.linear(x, w, activation="silu"), hopper_gemm.swiglu])
+def test_a_gradient_through_an_activation_has_a_tangent(launches, call):
+    """Where no graph of the gradient is made, torch's own gradient of silu has none."""
+    x, w = torch.randn(3, K).bfloat16().requires_grad_(), torch.randn(2 * N, K).bfloat16()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.randn_like(x))
+        (gradient,) = torch.autograd.grad(call(dual, w).sum(), x)
+        assert forward_ad.unpack_dual(gradient).tangent is not None
 
 
 def test_only_what_a_gradient_needs_is_kept(launches):

@@ -208,6 +208,12 @@ def test_a_backward_pass_computes_no_product_of_groups_once_more(gpu, activation
     assert counted.calls == 3
 
 
+def test_groups_along_k_have_no_activation_with_a_gradient_either(gpu):
+    a, b = torch.randn(8, ROWS).bfloat16().requires_grad_(), torch.randn(ROWS, N).bfloat16()
+    with pytest.raises(ValueError, match="must be None unless groups are rows"):
+        hopper_gemm.grouped_mm(a, b, offs=torch.tensor([8, ROWS], dtype=torch.int32), activation="gelu")
+
+
 FOLLOWING = [(True, one) for one in (None, "silu", "gelu_tanh")]
 FOLLOWING += [(False, one) for one in (None, "gelu", "relu", "swiglu")]
 """Whether there is a bias, and an activation."""

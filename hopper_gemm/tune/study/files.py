@@ -57,8 +57,12 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file."""
+    return _json_of(read_text(path), path)
+
+
+def _json_of(text: str, path: Path) -> Any:
     try:
-        return parsed(read_text(path))
+        return parsed(text)
     except json.JSONDecodeError as error:
         line = f"{path}, line {error.lineno}, column {error.colno}"
         raise ResultsError(f"{line}: {error.msg}; restore the file") from None
@@ -73,12 +77,13 @@ def read_object(path: Path, checks: bool = True) -> dict[str, Any]:
     Raises:
         ResultsError: it holds something else, or was changed since.
     """
-    value = read_json(path)
+    text = read_text(path)
+    value = _json_of(text, path)
     if not isinstance(value, dict):
         raise ResultsError(f"{path} must hold an object of JSON but holds a {type(value).__name__}; restore it")
     try:
         if checks:
-            check_sum(read_text(path), path)
+            check_sum(text, path)
     except SumError as error:
         raise ResultsError(str(error)) from None
     return {name: part for name, part in value.items() if name != SUM}

@@ -456,7 +456,7 @@ def test_a_list_of_fp8_is_compared_and_tabulated_by_recipe_each_with_its_entry(t
     assert all(problem_label(problem) in page for problem in tuned)
 
 
-SQUARE = 1024, 1024, 1024
+SQUARE = 1152, 640, 1920
 RECIPES = [("tensor", 0), ("row", 128), ("blocks", 128)]
 
 

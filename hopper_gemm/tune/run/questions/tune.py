@@ -208,7 +208,8 @@ def _tuned_grids(
         mine, its = problem.in_words, other.in_words
         return sum(abs(log2(getattr(mine, side) / getattr(its, side))) for side in "mnk")
 
-    others = {entry.problem for entry in entries if entry.problem.layouts == problem.layouts} - {*same}
+    alike = problem.layouts, problem.promote  # sums that are promoted want other kernels
+    others = {entry.problem for entry in entries if (entry.problem.layouts, entry.problem.promote) == alike} - {*same}
     nearest = sorted(others, key=distance)[:NEAR]
     near = [pick(entries, other, regime, context).config for other in nearest]
     best = [*([entry.config for entry in entries if entry.problem in same] or [choose(problem)]), *near]
