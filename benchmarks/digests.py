@@ -113,7 +113,7 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
     for table in recorded_tables().values():
         for binary in listed_binaries(table):
             yield "recorded", KernelId.of(binary.config, binary.problem)
-    ladder = read_study(next(iter(recorded_tables().values())).parent / "ladder")
+    ladder = read_study(recorded_tables()["h200"].parent / "ladder")
     points = [row.point for row in ladder.rows if not row.point.is_baseline]
     steps = [KernelId.of(point.config, point.problem) for point in points if allowed(point.config, point.problem)]
     yield from (("ladder", step) for step in steps)
