@@ -1,4 +1,4 @@
-"""What each idea is worth at the best: tuned configs of the suite, and each of them without one of its ideas.
+"""Write a sweep of the suite's tuned configs, and of each without one of its ideas: what is each idea worth?
 
 ``python -m benchmarks.leave_one_out > sweeps/leave-one-out.toml`` writes the sweep from the recorded table of H100s;
 ``hopper-gemm sweep sweeps/leave-one-out.toml`` measures it, and docs/studies.md shows its rows.
@@ -33,7 +33,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "ctas_per_sm": {"ctas_per_sm": 1},
     "epi_buffers": {"epi_buffers": 1},
 }
-"""What a config has without an idea, by the parameter that says so."""
+"""Values that turn an idea off, by the parameter that turns it on."""
 
 HEAD = '''# The tuned configs of the suite, each without one of its ideas: written by benchmarks/leave_one_out.py.
 name = "leave-one-out"

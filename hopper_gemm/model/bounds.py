@@ -130,8 +130,8 @@ class LowerBounds:
 
 
 def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
-    """What the bounds read of a kernel, whatever the problem: its fields, and parts of its prediction. Pairs are of two
-    sides of the output, and so of A and B: first of the side along which consecutive tiles walk."""
+    """Return the values of a kernel that its bounds need for any problem. A pair has a value for each side of the
+    output, first for the side along which consecutive tiles walk."""
     constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
     tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
     pairs = {

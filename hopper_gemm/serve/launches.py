@@ -325,8 +325,8 @@ def first_call(call: Call, key: Any, below: bool = False) -> torch.Tensor:
 
 
 def _kernel_of(call: Call) -> Callable[..., None] | None:
-    """What runs a call that fits, loaded for the current device; None where it takes more than one launch. Raise an
-    UncompiledError where torch serves the call."""
+    """Return the kernel for a call whose arguments fit, loaded for the current device; None where it takes more than
+    one launch. Raise an UncompiledError where torch serves the call."""
     a, b = (call.a, call.b.t()) if call.kind == "mm" else (folded(call.a), call.b)
     finish, rule = finish_of(call), invariant(call)
     rows_a, rows_b = rows_of(a), rows_of(b)

@@ -60,7 +60,7 @@ def folded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def placed(*tensors: torch.Tensor | None) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Of each tensor the bytes from its first element to the end of its last, 0 for None; and if it is misaligned."""
+    """Return the bytes that each tensor spans, 0 for None, and whether each is misaligned."""
     extents, misaligned = [0] * len(tensors), [False] * len(tensors)
     for number, tensor in enumerate(tensors):
         if tensor is not None:

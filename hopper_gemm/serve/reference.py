@@ -31,7 +31,7 @@ def activated(z: torch.Tensor, activation: str | None) -> torch.Tensor:
 
 
 def finished(product: torch.Tensor, call: Call) -> torch.Tensor:
-    """What follows a product before it is rounded, by torch, in the product's type; of a gated layer both halves."""
+    """Return a layer's output from its product, computed by torch in the product's type."""
     if call.kind == "swiglu":
         gate, up = product.chunk(2, -1)
         return activated(gate, "silu") * up

@@ -297,7 +297,7 @@ def fp8() -> str:
 
 
 def sources_on_h100s() -> str:
-    """What three grids of the sources give as the texts have them, on an H100."""
+    """Return sentences on three grids of the sources, measured on an H100."""
     single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")
     cells = single.pivot_table(index=["m", "tile_m", "k_depth"], columns="cluster_n", values="speedup").dropna()
     at_best = {size: of.loc[of[1].idxmax()] for size, of in cells.groupby(level="m")}
@@ -318,7 +318,7 @@ def sources_on_h100s() -> str:
 
 
 def leave_one_out() -> str:
-    """What each idea of a tuned config is worth: its speed over that of the config without the idea."""
+    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
     rows = [row for row in recorded("leave-one-out").stage("sweep") if row.ok]
     timed = grouped(rows, lambda row: row.point.problem)
     worth = defaultdict[str, list[tuple[float, str]]](list)
