@@ -51,6 +51,7 @@ def bench(kernel_store) -> Bench:
     return Bench(describe_current(), kernel_store)
 
 
+@pytest.mark.alone  # beside others a pair may take less than its spacer, and is thrown away
 @pytest.mark.parametrize("problem", [SHORT[0], LONG[1]], ids=str)
 def test_a_spacer_is_timed_in_the_isolated_context_alone(bench, problem):
     isolated, chained = (
