@@ -20,6 +20,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row
@@ -97,10 +98,11 @@ def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
     assert found.torch_us == 100.0
 
 
-def test_rows_of_another_kind_of_gpu_and_of_torn_launches_are_left_out():
-    between = [ROOT / f"results/{kind}/between" for kind in ("h100", "h200")]
-    assert bursts_of("isolated", (between[0],)) == ()
-    assert len(bursts_of("isolated", (between[1],))) == 12
+def test_rows_are_of_one_kind_of_gpu_each_and_torn_launches_are_left_out():
+    between = tuple(ROOT / f"results/{kind}/between" for kind in ("h100", "h200"))
+    found = bursts_of("isolated", between)
+    assert [one.chip for one in found] == [CHIPS["h100"]] * 12 + [CHIPS["h200"]] * 12
+    assert len({one.problem for one in found}) == 12
     mapped = ROOT / "results/archive/h200/2026-11-24-map"
     torn = [row for row in read_study(mapped).stage("map") if not row.point.is_baseline and _torn(row)]
     kernels = {(one.problem, kernel) for one in bursts_of("isolated", (mapped,)) for kernel in one.kernels}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,9 @@ import numpy as np
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_at_once, clusters_launched, work_items
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, work_items
+from hopper_gemm.model.tuned import slug
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 
@@ -24,9 +26,9 @@ HASTY = 4.0
 """Microseconds of torch.mm below which rows of a single pair are left out. Of the 18 recorded searches' rows there with
 several pairs two began with a pair that was off by a fourth, one with a pair off by 6 %."""
 
-KIND, WHOLE, MOVED = "NVIDIA H200", "2026-11-24 19:30 UTC", "2026-11-25 02:00 UTC"
-"""Kind of GPU to which the model is fitted; since when split-K launches hold whole tiles: earlier rows of those that
-did not are left out; and since when the last tile moves back to end with the matrix."""
+WHOLE, MOVED = "2026-11-24 19:30 UTC", "2026-11-25 02:00 UTC"
+"""Since when split-K launches hold whole tiles: earlier rows of those that did not are left out; and since when the
+last tile moves back to end with the matrix."""
 
 STEADY = 0.1
 """Rows count whose torch.mm took its median time of their problem, within this share: on some problems it has two."""
@@ -49,6 +51,7 @@ class Bursts:
         seconds: of a launch of each: torch.mm's time over the median of its speedups.
         share: speed of each, as a share of the fastest one's.
         torch_us: torch.mm's time, median over all rows, microseconds.
+        chip: the kind of GPU that ran them.
     """
 
     problem: GemmProblem
@@ -56,39 +59,44 @@ class Bursts:
     seconds: np.ndarray
     share: np.ndarray
     torch_us: float
+    chip: Chip = SXM
 
     def of(self, rows: np.ndarray) -> Bursts:
         """Some of the kernels; shares stay those of the fastest of all."""
         kernels = tuple(self.kernels[index] for index in rows)
-        return Bursts(self.problem, kernels, self.seconds[rows], self.share[rows], self.torch_us)
+        return replace(self, kernels=kernels, seconds=self.seconds[rows], share=self.share[rows])
 
 
 @cache
 def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Bursts, ...]:
     """The recorded bursts of a context over torch.mm on random normal data, of sweeps, finals and maps, problem by
-    problem: those of at least :data:`LEAST` kernels that TMA reaches; isolated without PDL, which is not picked there.
+    problem, those of one kind of GPU at a time: of operands of 16 bits that TMA reaches, and at least :data:`LEAST`
+    kernels; isolated without PDL, which is not picked there.
 
     Args:
         context: isolated or chained.
-        folders: results folders, by default all recorded ones; those of another kind of GPU are left out.
+        folders: results folders, by default all recorded ones.
     """
-    found: dict[GemmProblem, dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[GemmProblem, str], dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for study in map(read_study, recorded_folders() if folders is None else folders):
-        if study.provenance["gpu"]["name"] != KIND:
-            continue
+        kind = slug(study.provenance["gpu"]["name"])
         torn, reaching = (study.provenance["created"] < since for since in (WHOLE, MOVED))
         for row in study.stage("sweep", "final", "map"):
             if row.ok and _usual(row, context) and not (torn and _torn(row)):
                 kernel = row.point.config
-                found[row.point.problem][ReachingOut.like(kernel) if reaching else kernel].append(row)
-    return tuple(_bursts(problem, kernels) for problem, kernels in found.items() if len(kernels) >= LEAST)
+                found[row.point.problem, kind][ReachingOut.like(kernel) if reaching else kernel].append(row)
+    return tuple(
+        _bursts(problem, CHIPS[kind], kernels)
+        for (problem, kind), kernels in found.items()
+        if kind in CHIPS and len(kernels) >= LEAST
+    )
 
 
 def _usual(row: Row, context: str) -> bool:
     point = row.point
     if (point.regime, point.context, point.data, point.against) != ("burst", context, "normal", "cublas"):
         return False
-    if point.is_baseline or type(point.config) is not Kernel or point.problem.out_of_reach:
+    if point.is_baseline or type(point.config) is not Kernel or point.problem.out_of_reach or point.problem.is_fp8:
         return False
     hasty = float(row.figures["baseline_us"]) < HASTY and int(row.figures["pairs"]) == 1
     return not hasty and not (context == "isolated" and point.config.pdl)
@@ -101,7 +109,7 @@ def _torn(row: Row) -> bool:
     return clusters_launched(kernel, at_once) < min(at_once, work_items(kernel, problem))
 
 
-def _bursts(problem: GemmProblem, rows: dict[Kernel, list[Row]]) -> Bursts:
+def _bursts(problem: GemmProblem, chip: Chip, rows: dict[Kernel, list[Row]]) -> Bursts:
     torch_us = median(row.figures["baseline_us"] for of in rows.values() for row in of)
     able = {
         kernel: speeds
@@ -109,4 +117,4 @@ def _bursts(problem: GemmProblem, rows: dict[Kernel, list[Row]]) -> Bursts:
         if (speeds := [one.figures["speedup"] for one in of if abs(one.figures["baseline_us"] / torch_us - 1) < STEADY])
     }
     speeds = np.array([median(of) for of in able.values()])
-    return Bursts(problem, tuple(able), torch_us * 1e-6 / speeds, speeds / speeds.max(), torch_us)
+    return Bursts(problem, tuple(able), torch_us * 1e-6 / speeds, speeds / speeds.max(), torch_us, chip)

@@ -1,6 +1,6 @@
 """Fit the constants of :mod:`hopper_gemm.model.predict` to recorded bursts, and judge them on problems left out.
 
-    python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, a minute of two cores
+    python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, ten minutes of two cores
     python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file
 
 Nothing is fitted to what sweeps/shapes/held_out.toml names. The constants are fitted to all other problems, and without
@@ -32,22 +32,34 @@ from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.shapes import STRATA
 
 START = {
+    "l2_bytes": 140.0,
+    "l2_share": 40.0,
     "off_lines": 0.1,
     "off_sectors": 1.0,
     "beyond": 2.0,
     "outside": 0.1,
     "narrow": 1.0,
     "straddle": 0.3,
+    "dram_rate": 1.0,
     "torn": 1.0,
     "shred": 0.3,
+    "write_share": 0.25,
+    "drain": 80.0,
+    "epilogue": 14.0,
     "tail": 0.05,
+    "launch": 2850.0,
     "apart": 4000.0,
     "scatter": 30.0,
     "gather": 70.0,
+    "lone": 250.0,
+    "alike": 0.05,
+    "shared": 0.1,
+    "single": 0.03,
+    "small": 0.01,
+    "crowd": 0.03,
+    "rounds": 0.02,
 }
-"""Where the fit begins. Other constants stay as they are: on few of them do the rows depend, and the rest were fitted
-to the rows of before the second map, most of them of searches. When all were fitted anew to all rows, problems on which
-torch.mm takes less than 30 us lost up to 1 % of their picks' speed, left out and held out alike."""
+"""Where the fit begins. Other constants stay as they are: the rows hardly move them."""
 
 NEAR, ALL, FAR, ORDER = 0.05, 0.25, 0.5, 2.0
 """Loss at which a row weighs 1/e; weight of all rows of a problem alike; error of the logarithm beyond which these pull
@@ -57,9 +69,10 @@ WILD = 0.1
 """Error of the logarithm beyond which a row near the fastest pulls no harder: what the model has no term for must not
 bend the others."""
 
-CHAINED, EVERY, TETHER = 0.25, 3, 3e-5
-"""Weight of chained bursts, of which every third is taken; and the pull back to the start, for each squared logarithm
-of a constant over its first value: constants on which little depends stay there."""
+CHAINED, FASTEST, EVERY, TETHER = 0.25, 10, 3, 3e-5
+"""Weight of chained bursts; the fastest kernels of a problem, which are all taken, and of the others every third; and the
+pull back to the start, for each squared logarithm of a constant over its first value: constants on which little depends
+stay there."""
 
 STEPS, STOP, NUDGE, STRIDE = 12, 1e-4, 1e-3, 0.5
 """Most steps; gain of a step, relative, at which the fit ends; change of a constant's logarithm for a derivative; the
@@ -88,7 +101,8 @@ class Fit:
         for context, weight in (("isolated", 1.0), ("chained", CHAINED)):
             some = [one for one in not_held_out(context) if one.problem not in apart]
             for one in some:
-                kept = one if context == "isolated" else one.of(np.arange(0, len(one.kernels), EVERY))
+                order = np.argsort(-one.share, kind="stable")
+                kept = one.of(np.concatenate([order[:FASTEST], order[FASTEST::EVERY]]))
                 close, each = np.exp((kept.share - 1) / NEAR), weight / len(some)
                 self.bursts.append(kept)
                 near.append(close * each / close.sum())
@@ -157,7 +171,7 @@ def trust(off: np.ndarray) -> np.ndarray:
 def errors(constants: ModelConstants, bursts: Iterable[Bursts]) -> np.ndarray:
     """Logarithms of predicted over measured time, row by row."""
     found = [
-        predict(kernel, one.problem, constants=constants).seconds / seconds
+        predict(kernel, one.problem, one.chip, constants).seconds / seconds
         for one in bursts
         for kernel, seconds in zip(one.kernels, one.seconds, strict=True)
     ]
@@ -167,7 +181,8 @@ def errors(constants: ModelConstants, bursts: Iterable[Bursts]) -> np.ndarray:
 def not_held_out(context: str = "isolated") -> list[Bursts]:
     """The bursts of problems that may be fitted to, in an order that does not depend on the folders'."""
     held = read_held_out()
-    return sorted((one for one in bursts_of(context) if not held.has(one.problem)), key=lambda one: str(one.problem))
+    free = (one for one in bursts_of(context) if not held.has(one.problem))
+    return sorted(free, key=lambda one: (str(one.problem), one.chip.memory_rate))
 
 
 def parts() -> list[list[Bursts]]:

@@ -95,9 +95,11 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        return _norm(constants.sharpness, total / clock, least) * (
-            1 - 1e-12
-        )  # less its rounding: ways that tie are all predicted
+        single = sum(sectors for _, sectors in predict.astray(problem))
+        crowd = np.where(rounds == 1, constants.crowd * np.minimum(1.0, clusters * of.sms), 0.0)
+        slowed = 1 + of.single * single + of.small + crowd
+        # less its rounding: ways that tie are all predicted
+        return _norm(constants.sharpness, total / clock, least) * slowed * (1 - 1e-12)
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
         """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the
@@ -176,6 +178,8 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "epilogue": fixed.epilogue - (through if apart else 0.0),
         "chunks": kernel.chunks,
         "gathered": scattered / (kernel.chunks * constants.gather) if apart else 0.0,
+        "single": constants.single if fixed.size == 1 else 0.0,
+        "small": fixed.small,
         "box": fixed.box,
         "by_tma": kernel.stores == "tma",
     }
