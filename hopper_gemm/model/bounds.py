@@ -95,9 +95,7 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        single = sum(sectors for _, sectors in predict.astray(problem))
-        crowd = np.where(rounds == 1, constants.crowd * np.minimum(1.0, clusters * of.sms), 0.0)
-        slowed = 1 + of.single * single + of.small + crowd
+        slowed = of.level + of.single * sum(sectors for _, sectors in predict.astray(problem))
         # less its rounding: ways that tie are all predicted
         return _norm(constants.sharpness, total / clock, least) * slowed * (1 - 1e-12)
 
@@ -178,8 +176,8 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "epilogue": fixed.epilogue - (through if apart else 0.0),
         "chunks": kernel.chunks,
         "gathered": scattered / (kernel.chunks * constants.gather) if apart else 0.0,
-        "single": constants.single if fixed.size == 1 else 0.0,
-        "small": fixed.small,
+        "level": fixed.level,
+        "single": fixed.single,
         "box": fixed.box,
         "by_tma": kernel.stores == "tma",
     }

@@ -24,10 +24,10 @@ The constants were fitted to recorded bursts of ``results`` on problems that are
 time, and to its order within a problem (benchmarks/picks/fit.py). Isolated and fast rows weigh most. What the first
 choice loses on problems left out and held out: docs/menu.md.
 
-Limits that are not simulated slow a launch by a share of it (:func:`_slowed`): two loads that limit alike, parts of k
-that share a memory that limits, rows off the L2's sectors where nobody else takes them, tiles of few elements, all SMs
-that begin at once, and rounds in which CTAs drift apart. Each was found as what is left between predicted and measured
-order, on maps and fresh problems of both kinds of GPU, and kept only if it helped on problems left out.
+Four things slow a launch by a share of it: loads and the L2 that limit alike, parts of k that share a memory that
+limits, rows off sectors that go to one CTA alone, and tiles of few elements. Each was found as what is left between the
+predicted and the measured order of kernels, on maps and fresh problems of both kinds of GPU, and kept because picks for
+problems left out were better with it.
 
 Known errors: launches of 3 us differ by more than predicted (256^3).
 
@@ -128,12 +128,11 @@ class ModelConstants:
         knee: load, as a share of the tensor cores' time, from which on the cap lowers the clock.
         heat: load that a full port to the L2 adds: moving bytes takes power as well.
         slope_hz: drop of the clock for a load of 1 beyond the knee.
+        level: share of a launch that its limits alone take, beside what follows.
         alike: extra share of a launch whose stages its loads and the L2 limit alike; so are the next ones.
         shared: for each e-fold of split-K parts, where the memory limits.
         single: for each operand whose rows start off sectors and go to one CTA.
         small: for each e-fold by which a tile has fewer elements than 128x128.
-        crowd: where all SMs begin at once, in a launch of one round.
-        rounds: for each e-fold of rounds, where loads limit.
     """
 
     l2_bytes: float = 139.0
@@ -180,12 +179,11 @@ class ModelConstants:
     heat: float = 0.109
     slope_hz: float = 0.955e9
     drift: float = 0.07
-    alike: float = 0.049
-    shared: float = 0.10
-    single: float = 0.032
-    small: float = 0.012
-    crowd: float = 0.032
-    rounds: float = 0.022
+    level: float = 0.955
+    alike: float = 0.0534
+    shared: float = 0.119
+    single: float = 0.0279
+    small: float = 0.00968
 
 
 FITTED = ModelConstants()
@@ -290,7 +288,9 @@ class Fixed:
         )
         """Boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n."""
         self.rates = {along_k: _load_rate(kernel, along_k, constants) for along_k in (False, True)}
-        self.small = constants.small * max(0.0, log(128 * 128 / (kernel.tile_m * kernel.tile_n)))
+        self.level = constants.level + constants.small * max(0.0, log(128 * 128 / (kernel.tile_m * kernel.tile_n)))
+        self.single = constants.single if self.size == 1 else 0.0
+        """Share of a launch that its limits take, and what operands whose rows start off sectors add to it."""
         self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
         """Columns of C that a store writes at a time."""
 
@@ -351,28 +351,17 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     moved = problem.bytes + _torn(fixed, problem) * problem.out_bytes * problem.m * problem.n
     least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
     seconds = _norm((total / clock, least), constants.sharpness)
-    most, filled = max(math, load, l2, ring), min(1.0, clusters * size / (rounds * chip.sms))
-    seconds *= _slowed(fixed, problem, filled, rounds) + (
-        constants.alike * load * l2 / most**2
-        + constants.shared * log(kernel.split_k) * (problem.bytes / chip.memory_rate / seconds) ** 2
-        + constants.rounds * log(rounds) * load / most
-    )
     if seconds > DRIFTING and not kernel.pace:
         seconds *= 1 + constants.drift
+    alike = load * l2 / max(math, load, l2, ring) ** 2
+    limited = problem.bytes / chip.memory_rate / seconds
+    slowed = fixed.level + fixed.single * sum(sectors for _, sectors in astray(problem))
+    if not blocks:  # whose sums take longer than predicted, so that memory limits less than it seems
+        slowed += constants.shared * log(kernel.split_k) * limited**2
+    seconds *= slowed + constants.alike * alike
     if finish is not None and finish.gated and kernel.consumers == 1 and sides[0] > 1:
         seconds *= GATED_ALONE
     return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
-
-
-def _slowed(fixed: Fixed, problem: GemmProblem, filled: float, rounds: int) -> float:
-    """Time relative to what the limits say, as far as it follows from the sizes alone: bounds have it too.
-
-    Args:
-        filled: share of the SMs that a round keeps busy.
-    """
-    constants = fixed.constants
-    single = sum(sectors for _, sectors in astray(problem)) if fixed.size == 1 else 0
-    return 1 + constants.single * single + fixed.small + (constants.crowd * filled if rounds == 1 else 0.0)
 
 
 def in_blocks(problem: GemmProblem, finish: Epilogue | None) -> bool:
