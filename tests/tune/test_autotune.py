@@ -155,20 +155,53 @@ def test_gradients_and_patched_layers_are_noted(gpu):
     assert sizes == {"16x128x64", "128x64x16"}
 
 
-def test_batches_and_groups_are_named_in_a_line_and_not_measured(gpu):
-    a, b = torch.ones(4, 16, 64, dtype=torch.bfloat16), torch.ones(4, 64, 128, dtype=torch.bfloat16)
+ROWS, BATCH = (GroupedProblem(64, 128, 64, groups=4, grouping=grouping) for grouping in ("rows", "batch"))
 
-    def work():
-        for _ in range(2):
-            bmm._bmm(a, b)
-        for note in kernels.CALLED:
-            note(GroupedProblem(16, 128, 64, groups=4), "isolated")
 
-    work()  # known before the block begins
-    tuning = gpu.tuned(work)
-    assert [str(case.problem) for case in tuning.untuned] == ["4 batch of 64x128x64", "4 rows of 16x128x64"]
-    assert (tuning.called, gpu.timed) == ({}, [])
-    assert gpu.said == ["2 problems of bmm and grouped_mm run as picked: no table has batches or groups"]
+def groups():
+    """A batch, and groups of rows."""
+    a, b = torch.ones(4, 16, 64, dtype=torch.bfloat16), torch.ones(4, 128, 64, dtype=torch.bfloat16)
+    bmm._bmm(a, b.mT)
+    for note in kernels.CALLED:
+        note(ROWS, "isolated")
+
+
+def test_the_fastest_pick_of_groups_and_of_batches_is_kept_and_served_and_the_second_time_none_is_measured(gpu):
+    """Also where others are searched."""
+    before = kernels.pick_for(ROWS)
+    measured = gpu.tuned(groups, seconds=3600).measured
+    assert [entry.problem for entry in measured] == [BATCH, ROWS]
+    for entry in measured:
+        timed = [config for problem, _, config in gpu.timed if problem == entry.problem]
+        assert timed == choices(entry.problem, module.GROUP_PICKS)
+        assert entry.config == max(timed, key=lambda config: fakes.speed_of(module.Point(ROWS, config)))
+        assert (kernels.pick_for(entry.problem).config, kernels.pick_for(entry.problem).how) == (entry.config, WARMUP)
+    assert before.how == "model"
+    assert gpu.executors == []
+    gpu.timed.clear()
+    assert (gpu.tuned(groups).measured, gpu.timed) == ([], [])
+
+
+def test_an_entry_serves_groups_of_its_own_kind_number_and_rows_alone(gpu):
+    gpu.tuned(groups)
+    others = GemmProblem(64, 128, 64), replace(ROWS, groups=8), replace(ROWS, m=128), replace(ROWS, grouping="masked")
+    assert {kernels.pick_for(problem).how for problem in others} == {"model"}
+    assert len(gpu.table) == 2
+    assert kernels.pick_for(replace(ROWS, dtype="fp16")).how == "other type"
+
+
+def test_groups_are_timed_once_more_by_name_and_those_of_fp8_are_only_counted(gpu):
+    gpu.tuned(groups)
+    gpu.timed.clear()
+    done = module.time_groups(ROWS, "isolated", 3, say=gpu.said.append)
+    assert (len(gpu.timed), [entry.problem for entry in done.measured]) == (3, [ROWS])
+    assert "x grouped_mm" in str(done)
+    fp8 = GroupedProblem(64, 128, 64, "e4m3_bf16", groups=4)
+    tuning = gpu.tuned(lambda: [note(fp8, "isolated") for note in kernels.CALLED])
+    assert (tuning.called, [*tuning.untuned]) == ({}, [(fp8, "isolated")])
+    assert "1 problems of scaled_grouped_mm run as picked" in gpu.said[-1]
+    with pytest.raises(ValueError, match="operands of 16 bits but got e4m3_bf16"):
+        module.time_groups(fp8, "isolated")
 
 
 def test_an_exception_in_the_block_ends_it_without_measuring(gpu):
