@@ -137,8 +137,9 @@ def autotune(
 
     Every call counts whose config is looked up: of functions, operators, patched layers and compiled code, forward and
     backward, each in its context (:func:`hopper_gemm.chained`) and batch-invariant if it is; of FP8 in groups, which no
-    table has, a line says how many there were. Within the block nothing is measured, unless ``measure()`` of what it yields is called between two calls; never while a CUDA graph is
-    captured. An exception in the block ends it without measuring.
+    table has, a line says how many there were. Within the block nothing is measured, unless ``measure()`` of what it
+    yields is called between two calls; never while a CUDA graph is captured. An exception in the block ends it without
+    measuring.
 
     Each entry is written as soon as it is measured, and a search keeps every row: a program that was killed goes on
     where it stopped, and one that runs again measures nothing. With several processes on one host let one of them tune.

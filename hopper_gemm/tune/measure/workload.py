@@ -27,7 +27,8 @@ L2 holds part of their sets."""
 
 @dataclass(frozen=True)
 class MatrixSet:
-    """A set of matrices; A and B of a batch, B of groups of rows and C of groups along k have a first axis of groups."""
+    """A set of matrices. A, B and C of a batch, B of groups of rows and C of groups along k have one more axis, of the
+    groups."""
 
     a: torch.Tensor  # (m, k), contiguous along the axis that the problem's layouts name
     b: torch.Tensor  # (n, k), the transpose of the right operand, contiguous along the axis that the layouts name
