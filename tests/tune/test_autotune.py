@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import hopper_gemm
+from hopper_gemm.cli import measuring
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.lookup import own_paths
@@ -202,6 +204,19 @@ def test_groups_are_timed_once_more_by_name_and_those_of_fp8_are_only_counted(gp
     assert "1 problems of scaled_grouped_mm run as picked" in gpu.said[-1]
     with pytest.raises(ValueError, match="operands of 16 bits but got e4m3_bf16"):
         module.time_groups(fp8, "isolated")
+
+
+def test_the_command_times_groups_whose_operands_lie_as_those_of_experts_and_of_their_gradients(
+    gpu, monkeypatch, capsys
+):
+    monkeypatch.setattr("hopper_gemm.tune.measure.device.find_hopper", lambda index=0: GPU)
+    for grouping, layouts in (("rows", "kk"), ("depth", "mn")):
+        measuring.tune(64, 128, 64, groups=4, grouping=grouping, trials=2, as_json=True)
+        (entry,) = json.loads(capsys.readouterr().out)
+        wanted = GroupedProblem(64, 128, 64, layouts=layouts, groups=4, grouping=grouping)
+        assert entry["problem"] == asdict(wanted)
+        assert kernels.pick_for(wanted).how == WARMUP
+    assert len(gpu.timed) == 4
 
 
 def test_an_exception_in_the_block_ends_it_without_measuring(gpu):
