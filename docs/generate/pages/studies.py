@@ -50,13 +50,13 @@ KINDS_OF_GROUPS = {
 """Kinds of rows of benchmarks/groups.py, with the call."""
 
 GROUPS_TUNED = (
-    "Tuned on the same {gpu} by `hopper-gemm tune M N K --groups G`, which times the model's best picks on groups of all "
-    "sizes, and then measured with each routing:"
+    "Tuned on the same {gpu} by `hopper-gemm tune M N K --groups G`, which times the model's best picks on groups of "
+    "all sizes, and then measured with each routing:"
 )
 GROUPS_STUDY = (
-    "Picks from 4 to 256 groups on an {gpu}, down to one row each; with `counts` half of the room routed, over torch.bmm "
-    "of all of it; FP8 by rows over torch's scaled_grouped_mm, both with fast sums, by blocks over our dense product of "
-    "as many rows:"
+    "Picks from 4 to 256 groups on an {gpu}, down to one row each; with `counts` half of the room routed, over "
+    "torch.bmm of all of it; FP8 by rows over torch's scaled_grouped_mm, both with fast sums, by blocks over our dense "
+    "product of as many rows:"
 )
 
 
@@ -354,7 +354,7 @@ def leave_one_out() -> str:
 
 
 def groups(name: str = "groups", opening: str = "") -> str:
-    """Groups and batches over torch's, a line for each problem, with all its routings; empty while there are no rows."""
+    """Groups and batches over torch's: a line for each problem, with all its routings; empty where no rows are."""
     if not (results_root() / f"measurements/{name}.csv").is_file():
         return ""
     rows, lines = pd.read_csv(measurement(f"measurements/{name}.csv")), []
