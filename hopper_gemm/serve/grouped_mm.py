@@ -454,7 +454,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     a, b, offs, bias = ctx.saved_tensors
     to_a, to_b = ctx.needs_input_grad[:2]
     direct = gradient.is_cuda and not (torch.is_grad_enabled() or watched(Call(gradient, gradient)))
-    operator = _on_gpu if direct else torch.ops.hopper_gemm.grouped_mm  # in more than the direct call's time
+    operator = _on_gpu if direct else torch.ops.hopper_gemm.grouped_mm  # which takes twice as long
     multiply, of_bias = partial(operator, masked=ctx.masked), None
     if ctx.activation == "swiglu":
         (gate, up), incoming = multiply(a, b, offs, torch.float32).chunk(2, -1), gradient.float()
