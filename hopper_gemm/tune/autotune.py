@@ -31,17 +31,17 @@ from hopper_gemm.tune.run.coordinator import Coordinator
 from hopper_gemm.tune.run.question import cublas_control
 from hopper_gemm.tune.run.questions.finals import entry_of
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
-from hopper_gemm.tune.run.questions.tune import PAIRS, REST, question
+from hopper_gemm.tune.run.questions.tune import FAR, PAIRS, REST, question
 from hopper_gemm.tune.run.source import Source
 from hopper_gemm.tune.run.task import Job, ratio_of
-from hopper_gemm.tune.statistics import noise_floor
+from hopper_gemm.tune.statistics import Look, Race, noise_floor
 from hopper_gemm.tune.study.row import ResultsError
 
 PICKS = 4
 """Picks of the model that are timed of a problem."""
 
 GROUP_PICKS = 16
-"""Picks that are timed of a problem of groups, which has no search; 0.4 s each."""
+"""Picks that are timed of a problem of groups, which has no search."""
 
 LINE_SECONDS = 5.0
 """Time between two lines of progress of a search."""
@@ -247,7 +247,8 @@ def _fastest(bench: Bench, case: Case, configs: Sequence[Kernel], reasons: list[
     protocol, best = Burst(pairs=PAIRS, rest=REST), dict[str, Any]()
     points = [Point(case.problem, config, context=case.context) for config in configs]
     for point in points:
-        outcome = bench.measure(point, protocol)
+        leader = ratio_of(best) if best else None
+        outcome = bench.measure(point, protocol, race=Race((Look(1, FAR),), leader))
         if outcome.status != "ok":
             reasons.append(f"{outcome.status.replace('_', ' ')}: {outcome.reason}")
         elif outcome.figures["speedup"] > best.get("speedup", 0.0):

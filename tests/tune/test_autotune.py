@@ -27,6 +27,7 @@ from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run import source as sources
 from hopper_gemm.tune.run.questions import tune
+from hopper_gemm.tune.statistics import ALONE
 from tests.conftest import ROOT
 from tests.serve.launcher import Launches
 from tests.tune.run import fakes
@@ -42,9 +43,10 @@ class FakeBench:
     def __init__(self, gpu) -> None:
         self.device, self._gpu = SimpleNamespace(name=GPU.name, uuid=GPU.uuid), gpu
 
-    def measure(self, point, protocol):
+    def measure(self, point, protocol, race=ALONE):
         if not point.is_baseline:
             self._gpu.timed.append((point.problem, point.context, point.config))
+            self._gpu.leaders.append(race.leader and race.leader.median)
             if len(self._gpu.timed) == self._gpu.killed_at:
                 raise KeyboardInterrupt
             if str(point.config) in self._gpu.wrong:
@@ -57,6 +59,7 @@ class Hopper:
 
     def __init__(self, monkeypatch, folder) -> None:
         self.timed, self.wrong, self.failing, self.killed_at, self.said = [], set(), set(), 0, []
+        self.leaders = []
         self.executors, self.stop_after = [], None
         self.launches = Launches(monkeypatch)
         properties = SimpleNamespace(name=GPU.name, uuid="1-2", major=9, minor=0)
@@ -268,6 +271,12 @@ def test_the_fastest_pick_is_kept_for_its_context_and_the_second_time_nothing_is
     assert (gpu.tuned(work).measured, gpu.timed) == ([], [])
 
 
+def test_each_pick_races_against_the_best_so_far(gpu):
+    gpu.tuned(product)
+    speeds = [fakes.speed_of(module.Point(problem, config)) for problem, _, config in gpu.timed]
+    assert gpu.leaders == [None, *(pytest.approx(max(speeds[:at]), rel=0.01) for at in range(1, len(speeds)))]
+
+
 def test_so_many_candidates_are_timed_and_measure_may_be_called_between_calls(gpu):
     with hopper_gemm.autotune(candidates=2, say=gpu.said.append) as tuning:
         product()
@@ -306,7 +315,7 @@ def test_a_batch_invariant_call_gets_an_entry_of_its_rule(gpu):
 def test_settings_of_torch_are_those_of_tune_while_it_measures_and_the_programs_afterwards(gpu, monkeypatch):
     seen = []
 
-    def measure(bench, point, protocol):
+    def measure(bench, point, protocol, race=ALONE):
         seen.append((torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()))
         return fakes.outcome(fakes.Ask(point, protocol))
 
