@@ -199,6 +199,15 @@ def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
     assert "  picked      this; the model's choice" in text
 
 
+@pytest.mark.parametrize("given", [("64", "64"), ("64", "64", "64", "--scales", "row"), ("--shapes", "x.toml")])
+def test_tune_refuses_groups_of_what_it_cannot_time_in_one_line(given):
+    done = run("tune", *given, "--groups", "4")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "hopper-gemm: --groups tunes one M N K of 16 bits on this GPU; leave out --shapes, --scales, replay"
+    ]
+
+
 def test_explain_tells_what_a_program_needs():
     done = run("explain", "4096", "4096", "4096", "--set", "tile_m=256", "--set", "tile_n=128", "--json")
     found = json.loads(done.stdout)

@@ -560,6 +560,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "leave-one-out": studies.leave_one_out,
     "sources-on-h100s": studies.sources_on_h100s,
     "groups": studies.groups,
+    "groups-tuned": partial(studies.groups, "groups-tuned", studies.GROUPS_TUNED),
+    "groups-study": partial(studies.groups, "groups-study", studies.GROUPS_STUDY),
     "map-held-out": studies.held_out_table,
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,

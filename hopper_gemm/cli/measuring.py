@@ -15,6 +15,7 @@ import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, LINE_SECONDS, command, fail, saying, stderr
 from hopper_gemm.cli.reading import show
 from hopper_gemm.cli.shorthand import EXPLANATION, wording
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import local_root, slug
 from hopper_gemm.tune.study.files import shown, suite_file, write_whole
@@ -109,6 +110,8 @@ def tune(
     cluster: options.Cluster = False,
     host: options.Host = LOOPBACK,
     tuned_first: options.TunedFirst = True,
+    groups: options.Groups = None,
+    grouping: options.Grouping = "rows",
     pdl: Annotated[
         bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
     ] = None,
@@ -122,7 +125,14 @@ def tune(
 
     It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, in one
     study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
+
+    With --groups it is for grouped_mm or bmm: the model's best --trials picks are timed, 16 by default.
     """
+    if groups is not None:
+        if m is None or n is None or k is None or shapes is not None or scales or backend == "replay":
+            raise ValueError("--groups tunes one M N K of 16 bits on this GPU; leave out --shapes, --scales, replay")
+        _tune_groups(GroupedProblem(m, n, k, dtype, groups=groups, grouping=grouping), context, trials, long, as_json)
+        return
     from hopper_gemm.cli.running import local_source, run_sweep
     from hopper_gemm.tune.run.questions.tune import question, recorded_problem
     from hopper_gemm.tune.run.source import Source, choose
@@ -178,6 +188,22 @@ def tune(
     conclusion = conclude(folder)
     text = wording(long)("\n".join(conclusion.lines()))
     print(json.dumps({**asdict(conclusion), "out": str(folder)}) if as_json else text)
+
+
+def _tune_groups(problem: GroupedProblem, context: str, trials: int | None, long: bool, as_json: bool) -> None:
+    """Time the best picks of groups; operands lie as experts' and their gradients' do."""
+    from hopper_gemm.tune.measure.device import find_hopper
+
+    find_hopper()
+    from hopper_gemm.tune.autotune import time_groups
+
+    if problem.deep:
+        problem = replace(problem, layouts="mn")
+    spell = wording(long)
+    done = time_groups(problem, context, trials, say=lambda line: stderr(spell(line)))
+    print(json.dumps([asdict(entry) for entry in done.measured]) if as_json else spell(str(done)))
+    if done.failed:
+        fail("; ".join(done.failed.values()), CHECK_FAILED)
 
 
 @command

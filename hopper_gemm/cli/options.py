@@ -70,6 +70,8 @@ TunedFirst = Annotated[
 ]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
+Groups = Annotated[int | None, typer.Option(help="Number of groups or matrices of a product of such.")]
+Grouping = Annotated[str, typer.Option(help="What groups are: rows, batch, depth, masked or masked_depth.")]
 Layouts = Annotated[LayoutsName, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
 BatchInvariant = Annotated[
     bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")

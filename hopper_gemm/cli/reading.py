@@ -137,10 +137,8 @@ def explain(
     layouts: options.Layouts = "kk",
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
-    groups: Annotated[int | None, typer.Option(help="Number of groups or matrices of a product of such.")] = None,
-    grouping: Annotated[
-        str, typer.Option(help="What groups are: rows, batch, depth, masked or masked_depth.")
-    ] = "rows",
+    groups: options.Groups = None,
+    grouping: options.Grouping = "rows",
     gpu: options.Kind = None,
     sms: options.Sms = None,
     long: options.Long = False,

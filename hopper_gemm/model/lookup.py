@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from hopper_gemm.model.finish import Epilogue
-from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.recipe import with_scales
@@ -151,8 +150,6 @@ def find(
     kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
     user's own steady entry is served before a recorded burst entry. With a finish, whose scales are part of the
     problem, only configs that the rules allow with it are considered."""
-    if isinstance(problem, GroupedProblem):  # no table has entries of groups
-        return modelled(problem, chip, finish)
     problem = with_scales(problem, finish)
     serving = itself(problem)
     fitting = [

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hopper_gemm.model.finish import SCALES, Epilogue
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, GemmProblem, shown
 
 
@@ -55,12 +56,14 @@ class ScaledProblem(GemmProblem):
 
 
 def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
-    """The problem of fields by their names, a :class:`ScaledProblem` if it has scales.
+    """The problem of fields by their names: a :class:`ScaledProblem` if it has scales, a :class:`GroupedProblem` if it
+    has groups.
 
     Raises:
-        ValueError: as of both; operands of FP8 without scales, of which nothing is measured.
+        ValueError: as of these; operands of FP8 without scales, of which nothing is measured.
     """
-    problem = ScaledProblem(**fields, scales=scales) if scales else GemmProblem(**fields)
+    kind = GroupedProblem if "groups" in fields else GemmProblem
+    problem = ScaledProblem(**fields, scales=scales) if scales else kind(**fields)
     if problem.is_fp8 and not scales:
         raise ValueError(f"scales must be one of {', '.join(SCALES[1:])} for {problem.dtype} but are missing; add them")
     return problem

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choose
@@ -234,7 +235,8 @@ def _key(entry: TunedEntry) -> tuple[Any, ...]:
     problem = entry.problem
     sizes = problem.m, problem.n, problem.k
     types = problem.dtype, problem.layouts, problem.batch_invariant, recipe_of(problem)
-    return *sizes, *types, entry.regime, entry.context, entry.kind
+    groups = (problem.groups, problem.grouping) if isinstance(problem, GroupedProblem) else (0, "")
+    return *sizes, *types, *groups, entry.regime, entry.context, entry.kind
 
 
 class Changes:
@@ -365,5 +367,6 @@ def recorded_tables() -> dict[str, Path]:
 
 
 def recorded_entries() -> list[TunedEntry]:
-    """The entries of all recorded tables."""
-    return [entry for path in recorded_tables().values() for entry in read_tuned(path)]
+    """The entries of all recorded tables, without those of groups."""
+    entries = [entry for path in recorded_tables().values() for entry in read_tuned(path)]
+    return [entry for entry in entries if not isinstance(entry.problem, GroupedProblem)]

@@ -145,10 +145,10 @@ def _multiplied(
         out = _finished(product, given)
     else:
         call = Call(a, b, bias, kind="mm")
-        if not torch.compiler.is_compiling() and a.is_cuda and not (watched(call) or needs_gradient(call)):
-            out = _on_gpu(*given)  # in half of the operator's time
-        else:
+        if torch.compiler.is_compiling() or not a.is_cuda or watched(call):
             out = torch.ops.hopper_gemm.grouped_mm(*given)
+        else:  # in half of the operator's time
+            out = _Recorded.apply(*given) if needs_gradient(call) else _on_gpu(*given)
     return out.unflatten(0, a.shape[:2]) if batches else out
 
 
@@ -238,13 +238,11 @@ def batched(
 
 def readable(matrices: torch.Tensor) -> bool | None:
     """Return True if TMA reads (rows, k), or a batch of it, in place along k, False if along rows; None if neither."""
-    first = matrices
     if matrices.dim() == 3:
         apart = matrices.stride(0)
         if apart <= 0 or apart * matrices.element_size() & MISALIGNED:
             return None
-        first = matrices[0]
-    return True if reaches(first) else False if reaches(first.mT) else None
+    return True if reaches(matrices) else False if reaches(matrices.mT) else None
 
 
 def along(matrices: torch.Tensor, k: bool) -> torch.Tensor:
@@ -431,7 +429,7 @@ def _on_gpu(*given: Any, **named: Any) -> torch.Tensor:
         layouts = "kn"
     ends = aligned(offs)
     kind, device = DTYPES[a.dtype] + "_fp32" * (out.dtype != a.dtype), a.get_device()
-    finish = finish_of(call.following)
+    finish = None if bias is None and not activation else finish_of(call.following)
     added = () if finish is None else (None if bias is None else aligned(bias), None, None)
     with torch.cuda.device(device):
         problem = m, n, k, kind, layouts, False, 0, groups, call.grouping
@@ -455,7 +453,9 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     does, so that experts' weights need no copy."""
     a, b, offs, bias = ctx.saved_tensors
     to_a, to_b = ctx.needs_input_grad[:2]
-    multiply, of_bias = partial(torch.ops.hopper_gemm.grouped_mm, masked=ctx.masked), None
+    direct = gradient.is_cuda and not (torch.is_grad_enabled() or watched(Call(gradient, gradient)))
+    operator = _on_gpu if direct else torch.ops.hopper_gemm.grouped_mm  # which takes twice as long
+    multiply, of_bias = partial(operator, masked=ctx.masked), None
     if ctx.activation == "swiglu":
         (gate, up), incoming = multiply(a, b, offs, torch.float32).chunk(2, -1), gradient.float()
         gradient = torch.cat((slope(incoming * up, gate, "silu"), incoming * activated(gate, "silu")), -1)
@@ -470,6 +470,19 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
         ones = gradient.new_ones(gradient.shape[0], STEP)
         of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)
     return of_a, of_b, None, None, of_bias, None, None
+
+
+class _Recorded(torch.autograd.Function):
+    """The operator on a GPU with a gradient, where nothing looks at operators: the dispatcher and what torch.library
+    does in Python take longer than the launch, and few tokens' experts are as fast as the host."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> torch.Tensor:
+        """Launch, and keep what the gradients need."""
+        _save(ctx, given, given[0])
+        return _on_gpu(*given)
+
+    backward = staticmethod(_backward)
 
 
 ARGUMENTS = (

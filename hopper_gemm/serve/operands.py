@@ -21,8 +21,9 @@ def has_rows(matrix: torch.Tensor) -> bool:
 
 
 def reaches(matrix: torch.Tensor) -> bool:
-    """Return True if TMA reaches the matrix: contiguous rows from multiples of 16 bytes, a valid pitch even of one."""
-    (_, columns), (pitch, along) = matrix.shape, matrix.stride()
+    """Return True if TMA reaches the matrix, or the first of a batch: contiguous rows from multiples of 16 bytes, a
+    valid pitch even of one."""
+    (_, columns), (pitch, along) = matrix.shape[-2:], matrix.stride()[-2:]
     rows = (columns == 1 or along == 1) and pitch >= columns
     return rows and not (matrix.data_ptr() & MISALIGNED or pitch * matrix.element_size() & MISALIGNED)
 

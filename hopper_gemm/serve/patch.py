@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling, is_dynamo_compiling
 
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem, listed, shown
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.serve.call import autocast_type
@@ -291,6 +292,7 @@ def _pays(weight: torch.Tensor, tokens: Collection[int]) -> tuple[bool, str]:
         for entry in () if table.of_sister else table.serving:
             problem = entry.problem
             same = (problem.n, problem.k, problem.dtype, problem.layouts) == (n, k, dtype, "kk")
+            same = same and not isinstance(problem, GroupedProblem)
             if same and entry.context == MODE.context and (not tokens or problem.m in tokens):
                 speedups[problem.m] = entry.speedup  # the first table counts
     if speedups:

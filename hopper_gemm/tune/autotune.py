@@ -31,14 +31,17 @@ from hopper_gemm.tune.run.coordinator import Coordinator
 from hopper_gemm.tune.run.question import cublas_control
 from hopper_gemm.tune.run.questions.finals import entry_of
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
-from hopper_gemm.tune.run.questions.tune import PAIRS, REST, question
+from hopper_gemm.tune.run.questions.tune import FAR, PAIRS, REST, question
 from hopper_gemm.tune.run.source import Source
 from hopper_gemm.tune.run.task import Job, ratio_of
-from hopper_gemm.tune.statistics import noise_floor
+from hopper_gemm.tune.statistics import Look, Race, noise_floor
 from hopper_gemm.tune.study.row import ResultsError
 
 PICKS = 4
 """Picks of the model that are timed of a problem."""
+
+GROUP_PICKS = 16
+"""Picks that are timed of a problem of groups, which has no search."""
 
 LINE_SECONDS = 5.0
 """Time between two lines of progress of a search."""
@@ -54,6 +57,17 @@ class Case(NamedTuple):
         problem, rule = self.problem, ", batch-invariant" * self.problem.batch_invariant
         return f"{problem} {problem.dtype} {problem.layouts}, {self.context}{rule}"
 
+    @property
+    def searched(self) -> bool:
+        """True of a single product: of groups and batches the best picks are timed."""
+        return not isinstance(self.problem, GroupedProblem)
+
+    def line(self, entry: TunedEntry) -> str:
+        """What an entry is worth."""
+        grouping = getattr(self.problem, "grouping", "")
+        baseline = "torch.mm" if self.searched else "grouped_mm" if grouping in ("rows", "depth") else "torch.bmm"
+        return f"{entry.speedup:.3f}x {baseline}"
+
 
 @dataclass
 class Autotuned:
@@ -61,7 +75,7 @@ class Autotuned:
 
     Args:
         called: problems with their contexts, in the order of their first calls.
-        untuned: batches and groups that were called, which have no tuned configs: the model picks.
+        untuned: groups of FP8 that were called, which no table has: the model picks.
         measured: entries that were written to the user's table.
         failed: what has no entry, with the reason.
         seconds: that measuring took.
@@ -79,15 +93,20 @@ class Autotuned:
     def __str__(self) -> str:
         lines = [f"{len(self.called)} problems called, {len(self.measured)} measured in {self.seconds:.1f} s"]
         for entry in self.measured:
-            lines.append(f"  {Case(entry.problem, entry.context)}: {entry.config}, {entry.speedup:.3f}x torch.mm")
+            case = Case(entry.problem, entry.context)
+            lines.append(f"  {case}: {entry.config}, {case.line(entry)}")
         return "\n".join([*lines, *(f"  {case} failed: {why}" for case, why in self.failed.items())])
 
     @property
     def open(self) -> list[Case]:
         """What was called and no table has: neither the entry of a search nor, where nothing is searched, the best of a
         few picks."""
-        enough = ("tuned",) if self.seconds_each else ("tuned", "warmup", "other regime", "k forward", "other type")
-        return [case for case in self.called if case not in self.failed and _pick(case).how not in enough]
+        timed = "tuned", "warmup", "other regime", "k forward", "other type"
+
+        def served(case: Case) -> bool:
+            return _pick(case).how in (timed[:1] if self.seconds_each and case.searched else timed)
+
+        return [case for case in self.called if case not in self.failed and not served(case)]
 
     def measure(self) -> None:
         """Measure what is open, now; the end of the block does. Nothing else should use the GPU meanwhile."""
@@ -99,8 +118,10 @@ class Autotuned:
         began, device = time.perf_counter(), torch.cuda.current_device()
         torch.cuda.synchronize()
         try:
+            searched = [case for case in cases if self.seconds_each and case.searched]
             with _plain_torch():
-                (_search if self.seconds_each else _time_picks)(self, cases, device)
+                _time_picks(self, [case for case in cases if case not in searched], device)
+                _search(self, searched, device)
         finally:
             torch.cuda.empty_cache()
             self.seconds += time.perf_counter() - began
@@ -115,10 +136,10 @@ def autotune(
     the fastest configs go to the user's own table, which later calls and later processes read.
 
     Every call counts whose config is looked up: of functions, operators, patched layers and compiled code, forward and
-    backward, each in its context (:func:`hopper_gemm.chained`) and batch-invariant if it is. Of ``bmm`` and
-    ``grouped_mm`` a line says how many there were: no table has them, the model picks. Within the block nothing
-    is measured, unless ``measure()`` of what it yields is called between two calls; never while a CUDA graph is
-    captured. An exception in the block ends it without measuring.
+    backward, each in its context (:func:`hopper_gemm.chained`) and batch-invariant if it is; of FP8 in groups, which no
+    table has, a line says how many there were. Within the block nothing is measured, unless ``measure()`` of what it
+    yields is called between two calls; never while a CUDA graph is captured. An exception in the block ends it without
+    measuring.
 
     Each entry is written as soon as it is measured, and a search keeps every row: a program that was killed goes on
     where it stopped, and one that runs again measures nothing. With several processes on one host let one of them tune.
@@ -126,8 +147,9 @@ def autotune(
     Args:
         seconds: search each problem for so long, as ``hopper-gemm tune M N K --seconds`` does, in its folder and by
             processes of their own. None: time the model's best picks alone, in this process, some seconds a problem; a
-            search replaces them.
-        candidates: picks to time, :data:`PICKS` by default; of a search the configs that it measures at most.
+            search replaces them. Of groups and batches picks are timed in any case.
+        candidates: picks to time, :data:`PICKS` by default, :data:`GROUP_PICKS` of groups and batches; of a search the
+            configs that it measures at most.
         say: called with lines of progress; by default they go to stderr.
 
     Returns:
@@ -152,8 +174,8 @@ def autotune(
     tuning = Autotuned(seconds, candidates, say)
 
     def note(problem: GemmProblem, context: str) -> None:
-        cases = tuning.untuned if isinstance(problem, GroupedProblem) else tuning.called
-        cases.setdefault(Case(problem, context))
+        case = Case(problem, context)
+        (tuning.called if case.searched or not problem.is_fp8 else tuning.untuned).setdefault(case)
 
     CALLED.append(note)
     CHANGES.happened()  # a launch that is kept would not be noted
@@ -162,7 +184,7 @@ def autotune(
     finally:
         CALLED.remove(note)
     if tuning.untuned:
-        say(f"{len(tuning.untuned)} problems of bmm and grouped_mm run as picked: no table has batches or groups")
+        say(f"{len(tuning.untuned)} problems of scaled_grouped_mm run as picked: no table has groups of FP8")
     tuning.measure()
 
 
@@ -189,7 +211,10 @@ def _pick(case: Case) -> Pick:
 
 def _time_picks(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
     """Compile the picks of all cases on all cores, then time them case by case."""
-    runs = {case: _contenders(case, tuning.candidates or PICKS, device) for case in cases}
+    if not cases:
+        return
+    most = {case: tuning.candidates or (PICKS if case.searched else GROUP_PICKS) for case in cases}
+    runs = {case: _contenders(case, most[case], device) for case in cases}
     kernels: list[AnyId] = [KernelId.of(config, case.problem) for case, configs in runs.items() for config in configs]
     kernels += [PaddingId() for case in cases if case.problem.padded]
     built = build(list(dict.fromkeys(kernels)), watch=lambda done, of: tuning.say(f"{done} of {of} kernels compiled"))
@@ -222,7 +247,8 @@ def _fastest(bench: Bench, case: Case, configs: Sequence[Kernel], reasons: list[
     protocol, best = Burst(pairs=PAIRS, rest=REST), dict[str, Any]()
     points = [Point(case.problem, config, context=case.context) for config in configs]
     for point in points:
-        outcome = bench.measure(point, protocol)
+        leader = ratio_of(best) if best else None
+        outcome = bench.measure(point, protocol, race=Race((Look(1, FAR),), leader))
         if outcome.status != "ok":
             reasons.append(f"{outcome.status.replace('_', ' ')}: {outcome.reason}")
         elif outcome.figures["speedup"] > best.get("speedup", 0.0):
@@ -244,7 +270,20 @@ def _keep(tuning: Autotuned, case: Case, entry: TunedEntry | None, number: str, 
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tuned(path, [entry])
         tuning.measured.append(entry)
-    tuning.say(f"{number}: {case}: {f'{entry.speedup:.3f}x torch.mm' if entry else tuning.failed[case]}")
+    tuning.say(f"{number}: {case}: {case.line(entry) if entry else tuning.failed[case]}")
+
+
+def time_groups(
+    problem: GroupedProblem, context: str, candidates: int | None = None, *, say: Callable[[str], None] = say_line
+) -> Autotuned:
+    """Time the best picks of groups or a batch, whether or not a table has an entry; the fastest goes to the user's own
+    table. Arguments are as of :func:`autotune`."""
+    if problem.is_fp8:
+        raise ValueError(f"groups are tuned with operands of 16 bits but got {problem.dtype}; the model picks for FP8")
+    tuning = Autotuned(None, candidates, say, dict.fromkeys([Case(problem, context)]))
+    with _plain_torch():
+        _time_picks(tuning, [*tuning.called], torch.cuda.current_device())
+    return tuning
 
 
 # Searches, each in its folder ----------------------------------------------------------------------
@@ -252,6 +291,8 @@ def _keep(tuning: Autotuned, case: Case, entry: TunedEntry | None, number: str, 
 
 def _search(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
     """Search case by case, by workers that stay; each search is that of ``hopper-gemm tune``."""
+    if not cases:
+        return
     torch.cuda.empty_cache()  # the measuring processes need memory too
     source, coordinator = Source((_gpu(device),)), None
     try:

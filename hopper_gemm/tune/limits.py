@@ -7,6 +7,7 @@ from math import ceil
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import COPIED, SXM, Chip, clusters_at_once, clusters_launched, copied, work_items
@@ -72,5 +73,7 @@ def least_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
         20.6
     """
     operands = problem.bytes - problem.out_bytes * problem.m * problem.n
+    if isinstance(problem, GroupedProblem):  # the matrix of an empty group is not read
+        operands = ELEMENT_BYTES * problem.m * problem.in_words.k
     peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
     return max(COPIED * operands / chip.memory_rate, problem.in_words.flop / peak)

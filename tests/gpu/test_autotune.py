@@ -73,6 +73,39 @@ def test_a_model_at_several_batch_sizes_gets_its_entries_once_and_right_results(
 
 
 @pytest.mark.alone
+def test_experts_and_batches_and_their_gradients_get_entries_that_are_served_and_right(own_table):
+    """Of every kind of groups; rows, then what they are when they are masked."""
+    experts = torch.randn(4, 264, 136, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(4, 40, 136, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    offs = torch.tensor([3, 70, 70, 160], device="cuda", dtype=torch.int32)
+    counts = torch.tensor([3, 40, 0, 17], device="cuda", dtype=torch.int32)
+
+    def work():
+        flat = hopper_gemm.grouped_mm(x.flatten(0, 1), experts.mT, offs=offs)
+        batch, masked = hopper_gemm.bmm(x, experts.mT), hopper_gemm.grouped_mm(x, experts.mT, counts=counts)
+        inside = torch.arange(40, device="cuda") < counts[:, None]
+        kept = torch.where(inside[..., None], masked, torch.zeros_like(masked))
+        (flat.sum() + batch.sum() + kept.sum()).backward()
+        return [flat.detach(), batch.detach(), kept.detach(), experts.grad.clone()]
+
+    before = work()
+    x.grad = experts.grad = None
+    with hopper_gemm.autotune(candidates=3) as tuning:
+        work()
+    assert tuning.failed == {}
+    kinds = {entry.problem.grouping for entry in tuning.measured}
+    assert kinds == {"rows", "depth", "batch", "masked", "masked_depth"}
+    assert all(pick_for(entry.problem).config == entry.config for entry in entries())
+    x.grad = experts.grad = None
+    for old, new in zip(before, work(), strict=True):
+        torch.testing.assert_close(new, old, rtol=0.03, atol=0.5)
+    x.grad = experts.grad = None
+    with hopper_gemm.autotune(candidates=3) as again:
+        work()
+    assert again.measured == []
+
+
+@pytest.mark.alone
 def test_a_program_that_ends_between_two_problems_goes_on_with_the_second(own_table, model):
     def stop(line):
         if line.startswith("1 of 2:"):

@@ -435,3 +435,22 @@ def wrong_calls():
 @pytest.mark.parametrize("number", range(len(wrong_calls())))
 def test_what_does_not_fit_is_refused_in_one_line(number):
     refused_in_one_line(*wrong_calls()[number])
+
+
+def test_without_the_dispatcher_a_call_has_the_operators_output_and_gradients_also_of_gradients(gpu):
+    """Of every argument, through an activation and along k; twice, since the second order is the operator's."""
+
+    def derived(run, deep):
+        torch.manual_seed(0)
+        a, b, offs = operands()
+        bias = torch.randn(GROUPS, N).bfloat16()
+        given = (a.t(), torch.randn(ROWS, N).bfloat16(), offs, None, None, None, False)
+        given = given if deep else (a, b, offs, None, bias, "silu", False)
+        leaves = [tensor.requires_grad_() for tensor in given if getattr(tensor, "dtype", None) == torch.bfloat16]
+        first = torch.autograd.grad(run(*given).square().sum(), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(part.square().sum() for part in first), leaves)]
+
+    for deep in (False, True):
+        both = zip(derived(room._Recorded.apply, deep), derived(operator, deep), strict=True)
+        assert all(torch.equal(ours, theirs) for ours, theirs in both)
+    assert gpu

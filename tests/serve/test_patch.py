@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hopper_gemm
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table
 from hopper_gemm.model.problem import GemmProblem
@@ -300,6 +302,7 @@ def entry(m, speedup, context="isolated", n=104):
         ([entry(8, 0.9)], (16,), True, "untuned"),
         ([entry(8, 0.9, "chained")], (), True, "untuned"),
         ([entry(8, 0.9, n=64)], (), True, "untuned"),
+        ([replace(entry(8, 0.9), problem=GroupedProblem(8, 104, 64, groups=2))], (), True, "untuned"),
     ],
 )
 def test_a_layer_is_replaced_where_its_entries_say_that_it_pays(monkeypatch, entries, counts, replaced, why):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import hopper_gemm
+from hopper_gemm.cli import measuring
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.lookup import own_paths
@@ -25,6 +27,7 @@ from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.run import source as sources
 from hopper_gemm.tune.run.questions import tune
+from hopper_gemm.tune.statistics import ALONE
 from tests.conftest import ROOT
 from tests.serve.launcher import Launches
 from tests.tune.run import fakes
@@ -40,9 +43,10 @@ class FakeBench:
     def __init__(self, gpu) -> None:
         self.device, self._gpu = SimpleNamespace(name=GPU.name, uuid=GPU.uuid), gpu
 
-    def measure(self, point, protocol):
+    def measure(self, point, protocol, race=ALONE):
         if not point.is_baseline:
             self._gpu.timed.append((point.problem, point.context, point.config))
+            self._gpu.leaders.append(race.leader and race.leader.median)
             if len(self._gpu.timed) == self._gpu.killed_at:
                 raise KeyboardInterrupt
             if str(point.config) in self._gpu.wrong:
@@ -55,6 +59,7 @@ class Hopper:
 
     def __init__(self, monkeypatch, folder) -> None:
         self.timed, self.wrong, self.failing, self.killed_at, self.said = [], set(), set(), 0, []
+        self.leaders = []
         self.executors, self.stop_after = [], None
         self.launches = Launches(monkeypatch)
         properties = SimpleNamespace(name=GPU.name, uuid="1-2", major=9, minor=0)
@@ -155,20 +160,66 @@ def test_gradients_and_patched_layers_are_noted(gpu):
     assert sizes == {"16x128x64", "128x64x16"}
 
 
-def test_batches_and_groups_are_named_in_a_line_and_not_measured(gpu):
-    a, b = torch.ones(4, 16, 64, dtype=torch.bfloat16), torch.ones(4, 64, 128, dtype=torch.bfloat16)
+ROWS, BATCH = (GroupedProblem(64, 128, 64, groups=4, grouping=grouping) for grouping in ("rows", "batch"))
 
-    def work():
-        for _ in range(2):
-            bmm._bmm(a, b)
-        for note in kernels.CALLED:
-            note(GroupedProblem(16, 128, 64, groups=4), "isolated")
 
-    work()  # known before the block begins
-    tuning = gpu.tuned(work)
-    assert [str(case.problem) for case in tuning.untuned] == ["4 batch of 64x128x64", "4 rows of 16x128x64"]
-    assert (tuning.called, gpu.timed) == ({}, [])
-    assert gpu.said == ["2 problems of bmm and grouped_mm run as picked: no table has batches or groups"]
+def groups():
+    """A batch, and groups of rows."""
+    a, b = torch.ones(4, 16, 64, dtype=torch.bfloat16), torch.ones(4, 128, 64, dtype=torch.bfloat16)
+    bmm._bmm(a, b.mT)
+    for note in kernels.CALLED:
+        note(ROWS, "isolated")
+
+
+def test_the_fastest_pick_of_groups_and_of_batches_is_kept_and_served_and_the_second_time_none_is_measured(gpu):
+    """Also where others are searched."""
+    before = kernels.pick_for(ROWS)
+    measured = gpu.tuned(groups, seconds=3600).measured
+    assert [entry.problem for entry in measured] == [BATCH, ROWS]
+    for entry in measured:
+        timed = [config for problem, _, config in gpu.timed if problem == entry.problem]
+        assert timed == choices(entry.problem, module.GROUP_PICKS)
+        assert entry.config == max(timed, key=lambda config: fakes.speed_of(module.Point(ROWS, config)))
+        assert (kernels.pick_for(entry.problem).config, kernels.pick_for(entry.problem).how) == (entry.config, WARMUP)
+    assert before.how == "model"
+    assert gpu.executors == []
+    gpu.timed.clear()
+    assert (gpu.tuned(groups).measured, gpu.timed) == ([], [])
+
+
+def test_an_entry_serves_groups_of_its_own_kind_number_and_rows_alone(gpu):
+    gpu.tuned(groups)
+    others = GemmProblem(64, 128, 64), replace(ROWS, groups=8), replace(ROWS, m=128), replace(ROWS, grouping="masked")
+    assert {kernels.pick_for(problem).how for problem in others} == {"model"}
+    assert len(gpu.table) == 2
+    assert kernels.pick_for(replace(ROWS, dtype="fp16")).how == "other type"
+
+
+def test_groups_are_timed_once_more_by_name_and_those_of_fp8_are_only_counted(gpu):
+    gpu.tuned(groups)
+    gpu.timed.clear()
+    done = module.time_groups(ROWS, "isolated", 3, say=gpu.said.append)
+    assert (len(gpu.timed), [entry.problem for entry in done.measured]) == (3, [ROWS])
+    assert "x grouped_mm" in str(done)
+    fp8 = GroupedProblem(64, 128, 64, "e4m3_bf16", groups=4)
+    tuning = gpu.tuned(lambda: [note(fp8, "isolated") for note in kernels.CALLED])
+    assert (tuning.called, [*tuning.untuned]) == ({}, [(fp8, "isolated")])
+    assert "1 problems of scaled_grouped_mm run as picked" in gpu.said[-1]
+    with pytest.raises(ValueError, match="operands of 16 bits but got e4m3_bf16"):
+        module.time_groups(fp8, "isolated")
+
+
+def test_the_command_times_groups_whose_operands_lie_as_those_of_experts_and_of_their_gradients(
+    gpu, monkeypatch, capsys
+):
+    monkeypatch.setattr("hopper_gemm.tune.measure.device.find_hopper", lambda index=0: GPU)
+    for grouping, layouts in (("rows", "kk"), ("depth", "mn")):
+        measuring.tune(64, 128, 64, groups=4, grouping=grouping, trials=2, as_json=True)
+        (entry,) = json.loads(capsys.readouterr().out)
+        wanted = GroupedProblem(64, 128, 64, layouts=layouts, groups=4, grouping=grouping)
+        assert entry["problem"] == asdict(wanted)
+        assert kernels.pick_for(wanted).how == WARMUP
+    assert len(gpu.timed) == 4
 
 
 def test_an_exception_in_the_block_ends_it_without_measuring(gpu):
@@ -220,6 +271,12 @@ def test_the_fastest_pick_is_kept_for_its_context_and_the_second_time_nothing_is
     assert (gpu.tuned(work).measured, gpu.timed) == ([], [])
 
 
+def test_each_pick_races_against_the_best_so_far(gpu):
+    gpu.tuned(product)
+    speeds = [fakes.speed_of(module.Point(problem, config)) for problem, _, config in gpu.timed]
+    assert gpu.leaders == [None, *(pytest.approx(max(speeds[:at]), rel=0.01) for at in range(1, len(speeds)))]
+
+
 def test_so_many_candidates_are_timed_and_measure_may_be_called_between_calls(gpu):
     with hopper_gemm.autotune(candidates=2, say=gpu.said.append) as tuning:
         product()
@@ -258,7 +315,7 @@ def test_a_batch_invariant_call_gets_an_entry_of_its_rule(gpu):
 def test_settings_of_torch_are_those_of_tune_while_it_measures_and_the_programs_afterwards(gpu, monkeypatch):
     seen = []
 
-    def measure(bench, point, protocol):
+    def measure(bench, point, protocol, race=ALONE):
         seen.append((torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()))
         return fakes.outcome(fakes.Ask(point, protocol))
 

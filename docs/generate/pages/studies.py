@@ -39,8 +39,25 @@ LOAD_CLOCKS = 1800
 
 KIB = 1024
 
-KINDS_OF_GROUPS = {"rows": "grouped_mm", "depth": "gradients of weights", "batch": "bmm"}
+KINDS_OF_GROUPS = {
+    "rows": "grouped_mm",
+    "masked": "grouped_mm with counts",
+    "depth": "gradients of weights",
+    "batch": "bmm",
+    "fp8 row": "scaled_grouped_mm by rows",
+    "fp8 blocks": "scaled_grouped_mm by blocks",
+}
 """Kinds of rows of benchmarks/groups.py, with the call."""
+
+GROUPS_TUNED = (
+    "Tuned on the same {gpu} by `hopper-gemm tune M N K --groups G`, which times the model's best picks on groups of "
+    "all sizes, and then measured with each routing:"
+)
+GROUPS_STUDY = (
+    "Picks from 4 to 256 groups on an {gpu}, down to one row each; with `counts` half of the room routed, over "
+    "torch.bmm of all of it; FP8 by rows over torch's scaled_grouped_mm, both with fast sums, by blocks over our dense "
+    "product of as many rows:"
+)
 
 
 def seed_finals() -> str:
@@ -336,10 +353,12 @@ def leave_one_out() -> str:
     return markdown(("idea", "problems", "worth, mean", "least", "most"), lines)
 
 
-def groups() -> str:
-    """Groups and batches as picked over torch's: a line for each problem, with all its routings."""
-    rows = pd.read_csv(measurement("measurements/groups.csv"))
-    lines = []
+def groups(name: str = "groups", opening: str = "") -> str:
+    """Groups and batches over torch's: a line for each problem, with all its routings; empty where no rows are."""
+    if not (results_root() / f"measurements/{name}.csv").is_file():
+        return ""
+    rows, lines = pd.read_csv(measurement(f"measurements/{name}.csv")), []
+    rows = rows[rows.status == "ok"]
     for (kind, *sizes), of in rows.groupby(["kind", "groups", "rows", "n", "k"], sort=False):
         name = "x".join(map(str, sizes[1:])) if kind == "batch" else f"{sizes[1]} rows each to {sizes[2]}x{sizes[3]}"
         least = of.loc[of.speedup.idxmin()]
@@ -348,9 +367,11 @@ def groups() -> str:
     means = [
         f"{name} {mean_figure(map(of_row, rows[rows.kind == kind].itertuples()))}"
         for kind, name in KINDS_OF_GROUPS.items()
+        if kind in set(rows.kind)
     ]
     table = markdown(("call", "groups", "problem", "mean over torch", "least, routing"), lines)
-    return f"{table}\n\nGeometric means of all rows: {', '.join(means)}."
+    text = wrapped(opening.format(gpu=" ".join(rows.gpu.iloc[0].split()[:2]))) + "\n\n" * bool(opening)
+    return f"{text}{table}\n\nGeometric means of all rows: {', '.join(means)}."
 
 
 def fresh() -> str:

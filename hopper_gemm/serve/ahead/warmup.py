@@ -13,6 +13,7 @@ import torch
 
 from hopper_gemm.compiler.padded import behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
@@ -97,6 +98,8 @@ def warmup(
     problems = list(dict.fromkeys(_problems(what, rows)))
     if fp8 := [problem for problem in problems if problem.is_fp8]:
         raise ValueError(f"warmup times products of 16 bits but got {fp8[0].dtype}; hopper_gemm.prebuild compiles FP8")
+    if groups := [problem for problem in problems if isinstance(problem, GroupedProblem)]:
+        raise ValueError(f"warmup times single products but got {groups[0]}; hopper_gemm.autotune times groups")
     device = _ready()
     if not problems:
         raise ValueError("warmup has nothing to multiply; give problems, or a model with nn.Linear of bf16 or fp16")

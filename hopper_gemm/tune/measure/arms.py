@@ -31,12 +31,18 @@ def kernel_launch(kernel: Kernel) -> Launch:
 
 
 def cublas_launch(operands: MatrixSet) -> None:
-    """Launch torch.mm, which is cuBLAS, on the same matrices and to the same output type."""
-    a, b, out = operands.a, operands.b.t(), operands.theirs
+    """Launch torch.mm, or torch.bmm of batches and of full masked groups, which are cuBLAS, on the same matrices and to
+    the same output type."""
+    a, b, out = operands.a, operands.b.mT, operands.theirs
+    if b.dim() > a.dim():
+        a, out = a.unflatten(0, (len(b), -1)), out.unflatten(0, (len(b), -1))
+    elif out.dim() > a.dim():
+        a, b = a.unflatten(1, (len(out), -1)).transpose(0, 1), b.unflatten(0, (len(out), -1))
+    multiply = torch.bmm if a.dim() == 3 else torch.mm
     if out.dtype == a.dtype:
-        torch.mm(a, b, out=out)
+        multiply(a, b, out=out)
     else:
-        torch.mm(a, b, out_dtype=out.dtype, out=out)
+        multiply(a, b, out_dtype=out.dtype, out=out)
 
 
 def scaled_launch(kind: str, fast: bool) -> Launch:

@@ -7,6 +7,7 @@ from math import log
 
 import pytest
 
+from benchmarks import groups as benchmark
 from docs.generate.pages import comparisons, depth, rings, studies
 from tests.conftest import ROOT
 
@@ -103,3 +104,23 @@ def test_two_tiles_take_longer_for_a_row_in_the_second_than_where_the_rows_fill_
             ratios = [float(line[column[side + 1]]) / float(line[column[2 * side]]) for line in rows]
             assert least <= min(ratios) <= max(ratios) < most
             assert f"{min(ratios):.1f} to {max(ratios):.1f} times as long" in told
+
+
+def test_a_study_of_groups_shows_nothing_until_there_are_rows_then_those_that_ran(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "results_root", lambda: tmp_path)
+    monkeypatch.setattr(studies, "measurement", lambda name: tmp_path / name)
+    assert studies.groups("groups-study", studies.GROUPS_STUDY) == ""
+    path = tmp_path / "measurements/groups-study.csv"
+    path.parent.mkdir()
+    figures = "9,10,11,500,0.001,3,1700,64x64,model,NVIDIA H100 80GB HBM3,GPU-1,2.11"
+    rows = [
+        f"fp8 row,8,16,64,128,uniform,ok,1.100,1.09,1.11,{figures}",
+        f"fp8 row,8,16,64,128,half,ok,1.050,1.04,1.06,{figures}",
+        f"masked,8,16,64,128,half,wrong,,,,{figures}",
+    ]
+    path.write_text("\n".join([",".join(benchmark.COLUMNS), *rows]) + "\n")
+    text = studies.groups("groups-study", studies.GROUPS_STUDY)
+    assert text.startswith("Picks from 4 to 256 groups on an NVIDIA H100, down to")
+    assert "| scaled_grouped_mm by rows | 8 | 16 rows each to 64x128 | 1.075x" in text
+    assert "1.050x, half" in text
+    assert "counts |" not in text

@@ -17,6 +17,7 @@ from hopper_gemm.cli.app import NO_GPU, app
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, own_paths
@@ -170,6 +171,11 @@ def test_within_batch_invariance_the_kernels_of_its_rule_are_timed_and_serve_it_
         (lambda: hopper_gemm.warmup(torch.nn.Linear(8, 8)), ValueError, "tokens must be given with a model"),
         (lambda: hopper_gemm.warmup([OTHER], 0), ValueError, "candidates must be 1 or more but got 0"),
         (lambda: hopper_gemm.warmup([(0, 8, 8)]), ValueError, "m must be a positive integer"),
+        (
+            lambda: hopper_gemm.warmup([GroupedProblem(8, 8, 8, groups=2)]),
+            ValueError,
+            r"single products but got 2 rows of 8x8x8; hopper_gemm.autotune times groups",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(gpu, call, error, message):

@@ -15,8 +15,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.problem import DATA, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
+from hopper_gemm.serve import grouped_mm
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure import bench as room
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
@@ -205,6 +207,39 @@ def test_a_product_of_fp8_is_launched_with_its_scales_and_paired_with_torchs_of_
     assert set(fast) == {not promote}
     world.kernel = lambda a, b, out, scales: right(a, b, out)
     assert world.bench().measure(Point(problem, GemmConfig(), context="chained"), Burst()).status == "wrong_result"
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch has no grouped_mm")
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_groups_are_launched_with_their_ends_and_paired_with_torchs_product_of_groups(world, monkeypatch, grouping):
+    """A kernel that multiplies as if groups were of one size is wrong where they are not."""
+    deep, batch = grouping.endswith("depth"), grouping == "batch"
+    problem = GroupedProblem(64, 48, 64, layouts="mn" if deep else "kk", groups=4, grouping=grouping)
+    library, launches = Cublas(), Cublas().candidates
+
+    def logged(workload):
+        (candidate,) = launches(workload)
+        return [replace(candidate, launch=lambda operands: (world.log.append("baseline"), candidate.launch(operands)))]
+
+    def by_operator(a, b, out, ends=None):
+        product = torch.bmm(a, b.mT) if batch else grouped_mm._on_cpu(a, b.mT, ends, masked=masked)
+        out.copy_(product)
+
+    def even(a, b, out, ends):
+        by_operator(a, b, out, torch.tensor([16, 32, 48, 64], dtype=torch.int32))
+
+    masked = grouping.startswith("masked")
+    monkeypatch.setattr(library, "candidates", logged)
+    monkeypatch.setattr(room, "BASELINES", {"cublas": library})
+    monkeypatch.setattr(room, "make_workload", lambda problem, *rest: make_workload(problem, 0, device="cpu"))
+    world.kernel = by_operator
+    outcome = world.bench().measure(Point(problem, GemmConfig()), Burst(pairs=1))
+    assert outcome.status == "ok", outcome.reason
+    assert max(outcome.figures["rel_err"], outcome.figures["baseline_rel_err"]) < 2e-3
+    assert outcome.figures["speedup"] == pytest.approx(1)
+    if grouping in ("rows", "depth"):
+        world.kernel = even
+        assert world.bench().measure(Point(problem, GemmConfig()), Burst()).status == "wrong_result"
 
 
 def test_a_bench_takes_its_kernels_from_what_it_is_given(world):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.measure.workload import L2_MULTIPLE, MOST_SETS, filled, sets_of
+from hopper_gemm.tune.limits import least_seconds
+from hopper_gemm.tune.measure.baselines.cublaslt import Cublas
+from hopper_gemm.tune.measure.workload import L2_MULTIPLE, MOST_SETS, filled, make_workload, sets_of, spans_of
 
 
 def matrix(data: str, seed: int = 0) -> torch.Tensor:
@@ -44,3 +47,31 @@ def test_sets_outgrow_the_l2_and_are_never_so_many_that_making_them_takes_minute
         assert count * problem.bytes >= L2_MULTIPLE * l2
         assert count == 2 or (count - 1) * problem.bytes < L2_MULTIPLE * l2
     assert sets_of(GemmProblem(4, 8, 8), l2) == MOST_SETS
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch has no grouped_mm")
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_torchs_product_of_groups_is_the_reference_and_a_wrong_element_is_seen(grouping):
+    """Along whichever axis operands are contiguous."""
+    for layouts in ("mn",) if grouping.endswith("depth") else ("kk", "kn"):
+        problem = GroupedProblem(32, 48, 64, layouts=layouts, groups=4, grouping=grouping)
+        work = make_workload(problem, 1000, device="cpu")
+        (candidate,) = Cublas().candidates(work)
+        candidate.launch(work.sets[0])
+        out = candidate.product(work.sets[0])
+        assert work.check(out).ok
+        out.view(-1)[-1] += 3
+        assert not work.check(out).ok
+
+
+def test_groups_are_of_all_sizes_up_to_twice_the_mean_and_cover_all_rows():
+    spans = spans_of(GroupedProblem(4096, 8, 8, groups=64))
+    sizes = [end - start for start, end in spans]
+    assert sum(sizes) == 4096
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (1, 127)
+
+
+def test_a_launch_may_leave_out_the_matrices_of_empty_groups_and_still_be_in_time():
+    few, many = (GroupedProblem(128, 2048, 7168, groups=groups) for groups in (1, 128))
+    assert least_seconds(few) == least_seconds(many)

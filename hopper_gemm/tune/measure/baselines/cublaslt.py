@@ -10,9 +10,11 @@ options, orders of tiles and splits of k.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any
 
 import torch
 
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem, types_of
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.measure.arms import Launch, cublas_launch, scaled_launch
@@ -56,13 +58,16 @@ SPLITS = (2, 3, 4, 6, 8, 16)
 
 class Cublas(Baseline):
     """torch.mm: cuBLAS with the kernel that its own heuristic takes, as every user of PyTorch has it. Of FP8 torch's
-    scaled_mm of the same recipe, with fast sums only where ours are."""
+    scaled_mm of the same recipe, with fast sums only where ours are; of groups torch's grouped_mm or bmm."""
 
     name = "cublas"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
         """Return torch's product alone."""
-        return (Candidate(_torchs(workload.problem)),)
+        problem = workload.problem
+        if isinstance(problem, GroupedProblem) and problem.grouping in ("rows", "depth"):
+            return (_grouped(),)
+        return (Candidate(_torchs(problem)),)
 
 
 class CublasLt(Baseline):
@@ -175,6 +180,19 @@ def _torchs(problem: GemmProblem) -> Launch:
     if isinstance(problem, ScaledProblem):
         return scaled_launch(problem.scales, not problem.promote)
     return cublas_launch
+
+
+def _grouped() -> Candidate:
+    """Return torch's grouped_mm. It takes no output: the last one of each set of matrices is kept, so that a launch
+    writes where nothing is in the L2."""
+    functional: Any = torch.nn.functional
+    outputs: dict[int, torch.Tensor] = {}
+
+    def launch(operands: MatrixSet) -> None:
+        ends, dtype = operands.options["ends"], operands.theirs.dtype
+        outputs[id(operands)] = functional.grouped_mm(operands.a, operands.b.mT, offs=ends, out_dtype=dtype)
+
+    return Candidate(launch, product=lambda operands: outputs[id(operands)])
 
 
 def _torch(problem: GemmProblem) -> Candidate:
