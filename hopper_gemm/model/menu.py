@@ -112,7 +112,7 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
     least in theory; and split-K parts through a workspace in either order. Their number depends on the problem, see
-    :func:`parts_for`."""
+    :class:`hopper_gemm.model.parts.PartsAtLaunch`."""
     orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
     ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
 

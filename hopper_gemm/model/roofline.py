@@ -119,26 +119,14 @@ def parts_meet(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> bo
     return config.part_order == "tile" or cluster_tiles(config, problem) * config.split_k <= at_once
 
 
-def tile_order(
-    tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
-) -> list[tuple[int, int]]:
-    """The cluster tiles (m, n) in the order of the kernel's scheduler.
-
-    Args:
-        tiles_m, tiles_n: cluster tiles along m and n.
-        raster, swizzle, serpentine: of the config.
-        most: return only the first ``most`` tiles; None for all.
+def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
+    """A cluster tile (m, n) by its number in the order of the kernel's scheduler, among ``tiles_m`` by ``tiles_n``; other
+    arguments are those of the config.
 
     Example:
-        >>> tile_order(3, 3, "m", 2, serpentine=True)
+        >>> [tile_at(number, 3, 3, "m", 2, serpentine=True) for number in range(9)]
         [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
     """
-    count = tiles_m * tiles_n if most is None else min(most, tiles_m * tiles_n)
-    return [tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
-
-
-def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
-    """A tile (m, n) by its number in the order; other arguments as of :func:`tile_order`."""
     walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
     group, rest = divmod(number, walk * swizzle)
     step, side = divmod(rest, min(swizzle, across - group * swizzle))

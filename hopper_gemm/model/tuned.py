@@ -198,7 +198,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             part.unlink()
         raise

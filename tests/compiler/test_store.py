@@ -428,14 +428,14 @@ def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
 
 def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
-    write = KernelStore._write
+    write = store_module.replace_file
 
-    def refuse(store, folder, path, content):
-        if store.root == root:
+    def refuse(path, content, mode):
+        if path.parent == root:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(store, folder, path, content)
+        write(path, content, mode)
 
-    monkeypatch.setattr(KernelStore, "_write", refuse)
+    monkeypatch.setattr(store_module, "replace_file", refuse)
 
 
 def read_only(monkeypatch, root):
@@ -443,7 +443,8 @@ def read_only(monkeypatch, root):
     opened = os.open
 
     def refuse(path, flags, *mode, **where):
-        if flags & os.O_CREAT and os.readlink(f"/proc/self/fd/{where['dir_fd']}") == str(root):
+        folder = os.readlink(f"/proc/self/fd/{where['dir_fd']}") if where else os.path.dirname(path)
+        if flags & os.O_CREAT and folder == str(root):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, flags, *mode, **where)
 

@@ -65,7 +65,7 @@ def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT)
     """
     height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     down, across = roofline.tile_sides(config, problem.m, problem.n)
-    tiles = roofline.tile_order(down, across, config.raster, config.swizzle, config.serpentine)
+    tiles = tile_order(down, across, config.raster, config.swizzle, config.serpentine)
     at_once = sms // (config.cluster_m * config.cluster_n)
     sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
     return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
@@ -96,11 +96,18 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def tile_order(
+    tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
+) -> list[tuple[int, int]]:
+    """The cluster tiles (m, n) in the order of the kernel's scheduler, the first ``most`` of them; None for all."""
+    count = tiles_m * tiles_n if most is None else min(most, tiles_m * tiles_n)
+    return [roofline.tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
+
+
 def unique_panels(tiles: Sequence[tuple[int, int]], at_once: int) -> list[tuple[int, int]]:
     """Distinct rows and columns of tiles in each wave of so many: what the L2 must hold of A and of B at a time.
 
     Example:
-        >>> from hopper_gemm.model.roofline import tile_order
         >>> [unique_panels(tile_order(8, 8, "m", swizzle, False), 16)[0] for swizzle in (1, 4)]
         [(8, 2), (4, 4)]
     """
