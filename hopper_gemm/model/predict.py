@@ -43,16 +43,7 @@ from hopper_gemm.model.finish import Epilogue, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.recipe import finish_of
-from hopper_gemm.model.roofline import (
-    SXM,
-    Chip,
-    clusters_at_once,
-    clusters_launched,
-    l2_bytes_per_stage,
-    output_sides,
-    tile_at,
-    tile_sides,
-)
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, output_sides, tile_at, tile_sides
 
 SMEM_BYTES_PER_CLOCK = 128
 L2_PORT_BYTES = 64
@@ -272,7 +263,11 @@ class Fixed:
             hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1 for share in (kernel.share_m, kernel.share_n)
         )
         """Boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n."""
-        self.rates = {along_k: _load_rate(kernel, along_k, constants) for along_k in (False, True)}
+        slower = constants.thread_loads if kernel.loads != "tma" else 1.0
+        spans = {False: hopper.SWIZZLE_BYTES[0], True: kernel.swizzle_bytes}
+        rates = {128: 1.0, 64: constants.half}
+        self.rates = {along_k: slower * rates.get(span, constants.quarter) for along_k, span in spans.items()}
+        """Rates of loads of operands contiguous along k or not, relative to TMA's with boxes that span 128 bytes."""
         self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
         """Columns of C that a store writes at a time."""
 
@@ -389,14 +384,6 @@ def entry(kernel: Kernel, constants: ModelConstants) -> float:
     return launch * (1 - hidden) + constants.latency + tail
 
 
-def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
-    """Rate of loads, relative to TMA's with boxes that span 128 bytes. Boxes of an operand contiguous along k span what
-    a stage has of it."""
-    span = kernel.swizzle_bytes if along_k else hopper.SWIZZLE_BYTES[0]
-    rate = {128: 1.0, 64: constants.half}.get(span, constants.quarter)
-    return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
-
-
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
     """Smooth maximum of several limits."""
     most = max(limits)
@@ -422,6 +409,14 @@ def through_memory(kernel: Kernel, constants: ModelConstants) -> float:
     return tile / constants.scatter + kernel.split_k * own * tile / constants.gather
 
 
+def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
+    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: elements outside the
+    matrices are not read."""
+    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
+    row = ELEMENT_BYTES * config.tile_k
+    return row * rows / config.cluster_n, row * columns / config.cluster_m
+
+
 def _requested(
     fixed: Fixed, problem: GemmProblem, taken: tuple[float, float], sides: tuple[int, int], chip: Chip
 ) -> tuple[float, float]:
@@ -430,7 +425,7 @@ def _requested(
 
     Args:
         fixed, problem, chip: as for :func:`predict_fixed`.
-        taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
+        taken: bytes of A and of B; see :func:`l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
     """
     kernel, constants = fixed.kernel, fixed.constants
@@ -468,10 +463,18 @@ def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> floa
 
 
 def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) -> float:
-    """Clocks that what all busy SMs read from DRAM adds to the load of a stage."""
-    kernel, constants = fixed.kernel, fixed.constants
-    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / fixed.items)
-    read = fixed.stage * kernel.split_k * (patch[0] + patch[1])
+    """Clocks that what all busy SMs read from DRAM adds to the load of a stage: panels of the part of the output
+    that is computed at once; see :func:`hopper_gemm.model.roofline.best_swizzle`."""
+    kernel, constants, (down, across) = fixed.kernel, fixed.constants, output_sides(fixed.kernel, problem.m, problem.n)
+    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+    area, most = resident / fixed.items * rows * columns, (ceil(down / rows) * rows, ceil(across / columns) * columns)
+    if kernel.raster == "m":
+        wide = min(kernel.swizzle * columns, most[1])
+        tall = min(area / wide, most[0])
+    else:
+        tall = min(kernel.swizzle * rows, most[0])
+        wide = min(area / tall, most[1])
+    read = fixed.stage * kernel.split_k * (min(tall, down) + min(wide, across))
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     return constants.dram_share * read * (BURST_HZ / chip.memory_rate)
 
@@ -512,16 +515,3 @@ def astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
 
 BURST_HZ = 1.58e9
 """SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks."""
-
-
-def _patch(kernel: Kernel, sides: tuple[int, int], resident: float) -> tuple[float, float]:
-    """Rows and columns of the part of the output that is computed at once; see
-    :func:`hopper_gemm.model.roofline.best_swizzle`."""
-    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    area = resident * rows * columns
-    most_m, most_n = ceil(sides[0] / rows) * rows, ceil(sides[1] / columns) * columns
-    if kernel.raster == "m":
-        wide = min(kernel.swizzle * columns, most_n)
-        return min(area / wide, most_m, sides[0]), min(wide, sides[1])
-    tall = min(kernel.swizzle * rows, most_m)
-    return min(tall, sides[0]), min(area / tall, most_n, sides[1])

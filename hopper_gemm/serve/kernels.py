@@ -17,10 +17,10 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.hopper import COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import SISTERS, Table, find, tables
+from hopper_gemm.model.lookup import SISTERS, Pick, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import CLUSTER_SIZES, SXM, Chip
-from hopper_gemm.model.tuned import CHANGES, Pick, slug
+from hopper_gemm.model.tuned import CHANGES, slug
 from hopper_gemm.serve.background import BACKGROUND
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, Epilogue | None, bool], LoadedKernel] = {}

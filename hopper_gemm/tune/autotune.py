@@ -16,10 +16,10 @@ from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import find, own_paths
+from hopper_gemm.model.lookup import Pick, find
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, shown
-from hopper_gemm.model.tuned import CHANGES, WARMUP, Pick, TunedEntry, write_tuned
+from hopper_gemm.model.tuned import CHANGES, WARMUP, TunedEntry, own_paths, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for

@@ -24,7 +24,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage, bare_code
-from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.counters.waits import METER, launched_ctas
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -95,7 +95,7 @@ def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
 )
 def test_a_launch_has_a_cta_for_each_tile_of_its_clusters_or_as_many_as_fit(config, problem, ctas):
     kernel = LoadedKernel(config, REPORT, None, 132 // config.cluster_size)
-    assert kernel.ctas(problem) == ctas
+    assert launched_ctas(kernel, problem) == ctas
 
 
 def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():

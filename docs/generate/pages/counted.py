@@ -10,6 +10,7 @@ import pandas as pd
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.predict import l2_bytes_per_stage
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.tune import limits
 from hopper_gemm.tune.study.row import Row
@@ -90,7 +91,7 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
         "ahead_kib": ahead * footprint.stage_bytes / 1024,
         "span": footprint.swizzle_bytes,
         "wave_efficiency": limits.waves(config, problem).efficiency,
-        "l2_bytes_per_clock": sum(roofline.l2_bytes_per_stage(config, problem)) / clocks,
+        "l2_bytes_per_clock": sum(l2_bytes_per_stage(config, problem)) / clocks,
         "flop_per_smem_byte": limits.smem_intensity(config),
         "smem_bytes_per_flop": limits.smem_reads_per_flop(config),
     }

@@ -19,9 +19,10 @@ from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.lookup import without_pdl
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import results_root, without_pdl
+from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.reader import Study

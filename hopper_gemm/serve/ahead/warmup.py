@@ -14,11 +14,10 @@ import torch
 from hopper_gemm.compiler.padded import behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, listed, shown, types_of
 from hopper_gemm.model.roofline import Chip
-from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
+from hopper_gemm.model.tuned import WARMUP, TunedEntry, own_paths, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for

@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.lookup import Pick, Table, find, modelled, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import CONTEXTS, Pick, modelled, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
