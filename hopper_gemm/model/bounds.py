@@ -95,9 +95,8 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        return _norm(constants.sharpness, total / clock, least) * (
-            1 - 1e-12
-        )  # less its rounding: ways that tie are all predicted
+        # less its rounding: ways that tie are all predicted
+        return _norm(constants.sharpness, total / clock, least) * (1 - 1e-12)
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
         """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the
@@ -106,10 +105,8 @@ class LowerBounds:
         of, constants = dict(self._columns), FITTED
         ends = np.array([[axis == "k"] for axis in layouts])
         along_k = np.where(of["down"], ends, ends[::-1])
-        rate, more = (
-            np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across")),
-            np.where(along_k, 0.0, of.pop("boxes")),
-        )
+        rate = np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across"))
+        more = np.where(along_k, 0.0, of.pop("boxes"))
         requested = (1 + constants.narrow * more) / rate / constants.l2_bytes
         passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
         box, entries = of.pop("box"), (of.pop("entry"), of.pop("entry_behind"))

@@ -122,11 +122,6 @@ def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, t
     return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
 
 
-def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Pick:
-    """The model's choice from the menu for a GPU, as if the problem were untuned."""
-    return Pick(choose(problem, chip=chip, finish=finish), "model")
-
-
 def without_pdl(config: Kernel) -> Kernel:
     """The kernel as it runs between other kernels: without programmatic dependent launch."""
     return config.but(pdl=False)
@@ -214,10 +209,8 @@ def find(
     kernels, and vice versa; so does an entry of a search, which comes before one of a warm-up. The regime does not: a
     user's own steady entry is served before a recorded burst entry. With a finish, whose scales are part of the
     problem, only configs that the rules allow with it are considered."""
-    if isinstance(problem, GroupedProblem):  # no table has entries of groups
-        return modelled(problem, chip, finish)
     problem = with_scales(problem, finish)
-    serving = itself(problem)
+    serving = set() if isinstance(problem, GroupedProblem) else itself(problem)  # no table has entries of groups
     fitting = [
         (number, table, entry)
         for number, table in enumerate(among)
@@ -226,7 +219,7 @@ def find(
         if entry.problem in serving and is_legal(as_run(entry, problem), problem, finish)
     ]
     if not fitting:
-        return modelled(problem, chip, finish)
+        return Pick(choose(problem, chip, finish), "model")
 
     def rank(fit: tuple[int, Table, TunedEntry]) -> tuple[float, ...]:
         number, table, entry = fit

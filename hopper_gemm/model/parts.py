@@ -19,13 +19,9 @@ number fills few rounds, two or three parts in many rounds may be the best."""
 
 
 class PartsAtLaunch:
-    """The numbers of many kernels at once: the most parts that take :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at
-    once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. Of batch-invariant problems the one that n and k demand.
-
-    Args:
-        kernels: that take their number of parts at launch.
-        chip: the GPU.
-    """
+    """The numbers of many kernels at once, which take theirs at launch on a GPU: the most parts that take
+    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. Of
+    batch-invariant problems the one that n and k demand."""
 
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
         values = [

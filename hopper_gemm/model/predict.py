@@ -198,7 +198,6 @@ class Prediction:
         math, load, l2, ring: of one stage, each if it were the only limit; the ring's include the load's own.
         epilogue: of one tile, not overlapped.
         waves: rounds of the fullest SM.
-        clock_hz: SM clock.
     """
 
     seconds: float
@@ -208,7 +207,6 @@ class Prediction:
     ring: float
     epilogue: float
     waves: int
-    clock_hz: float
 
     @property
     def limit(self) -> str:
@@ -242,12 +240,7 @@ def predict(
 
 
 class Fixed:
-    """The part of a prediction that depends on the kernel alone; it serves many problems.
-
-    Args:
-        kernel: resolved.
-        constants: of the model.
-    """
+    """The part of a prediction that depends on a resolved kernel alone; it serves many problems."""
 
     def __init__(self, kernel: Kernel, constants: ModelConstants = FITTED) -> None:
         self.kernel, self.constants = kernel, constants
@@ -332,7 +325,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
         seconds *= 1 + constants.drift
     if finish is not None and finish.gated and kernel.consumers == 1 and sides[0] > 1:
         seconds *= GATED_ALONE
-    return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
+    return Prediction(seconds, math, load, l2, ring, epilogue, rounds)
 
 
 def in_blocks(problem: GemmProblem, finish: Epilogue | None) -> bool:

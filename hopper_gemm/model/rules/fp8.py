@@ -18,6 +18,11 @@ INVARIANT_DEPTH = 4
 """The k_depth of batch-invariant products with promotion, whose sums depend on it: stages of 128 elements."""
 
 
+def stages_between(kernel: Kernel, problem: GemmProblem) -> int:
+    """Return the stages from one promotion to the next; 0 without promotion, or where a stage is deeper."""
+    return problem.promote // 2 // kernel.tile_k
+
+
 def _fp8(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     if not problem.is_fp8:
         return
@@ -35,7 +40,7 @@ def _promotion(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     stages of the interval in the ring."""
     if not problem.promote:
         return
-    stages, blocks = problem.promote // 2 // kernel.tile_k, kernel.share_m // hopper.WGMMA_M
+    stages, blocks = stages_between(kernel, problem), kernel.share_m // hopper.WGMMA_M
     if not stages or problem.promote % (2 * kernel.tile_k):
         yield f"stages of {2 * kernel.tile_k} elements do not make up {problem.promote}; take k_depth 4, 2 or 1"
     need = kernel.accumulators + kernel.share_n // 2 + SPARE_REGISTERS

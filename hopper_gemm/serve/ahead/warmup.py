@@ -42,9 +42,8 @@ class Warmed:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} problems loaded, {len(self.timed)} timed, in {self.seconds:.1f} s"]
-        lines += [
-            f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed
-        ]
+        for entry in self.timed:
+            lines.append(f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm")
         return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 
