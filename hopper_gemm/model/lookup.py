@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -237,3 +237,8 @@ def find(
     _, table, entry = min(fitting, key=rank)
     picked = served(entry, problem, regime, context, table.path)
     return picked if table.gpu in (None, entry.kind) else replace(picked, how="other GPU")
+
+
+def pick(entries: Iterable[TunedEntry], problem: GemmProblem, regime: str = "burst", context: str = "isolated") -> Pick:
+    """:func:`find` in a single table of entries of this kind of GPU."""
+    return find([Table(tuple(entries))], problem, regime, context)

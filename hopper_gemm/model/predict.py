@@ -460,13 +460,14 @@ def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) ->
     that is computed at once; see :func:`hopper_gemm.model.roofline.best_swizzle`."""
     kernel, constants, (down, across) = fixed.kernel, fixed.constants, output_sides(fixed.kernel, problem.m, problem.n)
     rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    area, most = resident / fixed.items * rows * columns, (ceil(down / rows) * rows, ceil(across / columns) * columns)
+    area = resident / fixed.items * rows * columns
+    height, width = ceil(down / rows) * rows, ceil(across / columns) * columns
     if kernel.raster == "m":
-        wide = min(kernel.swizzle * columns, most[1])
-        tall = min(area / wide, most[0])
+        wide = float(min(kernel.swizzle * columns, width))
+        tall = min(area / wide, height)
     else:
-        tall = min(kernel.swizzle * rows, most[0])
-        wide = min(area / tall, most[1])
+        tall = float(min(kernel.swizzle * rows, height))
+        wide = min(area / tall, width)
     read = fixed.stage * kernel.split_k * (min(tall, down) + min(wide, across))
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     return constants.dram_share * read * (BURST_HZ / chip.memory_rate)

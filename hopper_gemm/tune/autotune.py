@@ -15,7 +15,6 @@ from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Pick, find
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, shown
@@ -213,7 +212,7 @@ def _contenders(case: Case, most: int, device: int) -> list[Kernel]:
     others = choices(case.problem, most, chip_of(device))
     picks = [first, *(kernel for kernel in others if kernel.compiled() != first.compiled())]
     if case.context == "chained":
-        picks = [kernel for pick in picks for kernel in (pick, pick.but(pdl=True)) if is_legal(kernel, case.problem)]
+        picks = [kernel for pick in picks for kernel in (pick, pick.but(pdl=True))]
     return [*dict.fromkeys(picks)][:most]
 
 

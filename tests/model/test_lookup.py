@@ -14,7 +14,7 @@ import hopper_gemm
 from hopper_gemm.model import lookup, tuned
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.lookup import Table, find, pick, tables
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
@@ -44,11 +44,6 @@ def entry(tile_n: int = 128, **about) -> TunedEntry:
     figures = {"speedup": 1.1, "speedup_low": 1.0, "speedup_high": 1.2, "noise": 0.001}
     code = {"registers": 168, "wgmma": 8, "instructions": 500, "code": f"{tile_n:08x}"}
     return TunedEntry(**{"config": config, **known, **figures, **code, **about})
-
-
-def pick(entries, problem):
-    """What a single table of these entries gives."""
-    return find([Table(tuple(entries))], problem)
 
 
 @pytest.fixture

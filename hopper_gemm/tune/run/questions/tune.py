@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.lookup import Table, find, without_pdl
+from hopper_gemm.model.lookup import pick, without_pdl
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
@@ -211,7 +211,7 @@ def _tuned_grids(
     alike = problem.layouts, problem.promote  # sums that are promoted want other kernels
     others = {entry.problem for entry in entries if (entry.problem.layouts, entry.problem.promote) == alike} - {*same}
     nearest = sorted(others, key=distance)[:NEAR]
-    near = [find([Table(tuple(entries))], other, regime, context).config for other in nearest]
+    near = [pick(entries, other, regime, context).config for other in nearest]
     best = [*([entry.config for entry in entries if entry.problem in same] or [choose(problem)]), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
     early = [replace(config, pdl=True) for config in best] if "pdl" in space else []
