@@ -26,7 +26,7 @@ TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".
 """Suffixes of files that are shown as code, with the language."""
 
 FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "results/h200/", "results/h100/")
-FOLLOWED += ("results/archive/h200/README.md",)
+FOLLOWED += ("results/archive/h200/README.md", "results/archive/h100/README.md")
 """Pages outside of docs/ whose own links are followed too."""
 
 SHOWN_BYTES = 200_000

@@ -40,6 +40,7 @@ from docs.generate.pages import (
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.means import over_problems
+from docs.generate.pages.pictures import write_dark
 from docs.generate.pages.reproduction import reproduction
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.pages.ways import ways
@@ -67,7 +68,7 @@ from hopper_gemm.tune.tables.pivot import markdown as table
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of
 
 ROOT = Path(__file__).parents[2]
-RESULTS, ARCHIVE, H100 = (ROOT / "results" / name for name in ("h200", "archive/h200", "h100"))
+RESULTS, H100, *ARCHIVES = (ROOT / "results" / name for name in ("h200", "h100", "archive/h200", "archive/h100"))
 CODE = ROOT / "results" / today.FILE
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
 
@@ -97,10 +98,12 @@ def main(folders: list[str]) -> None:
             publish(folder, pictures=folder.parent in (RESULTS, H100))
             if (folder / DATA).is_file():
                 publish_simulation(folder, folder.name)
-    for root in (RESULTS, ARCHIVE, H100):
+    for root in (RESULTS, H100, *ARCHIVES):
         write_index(root)
     write_package(ROOT / "results")
     chart(ROOT / "docs/suite.svg")
+    write_dark(ROOT / "docs/suite.svg")
+    studies.ideas_picture(ROOT / "docs/leave-one-out.svg")
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():
         write_whole(path, filled(path.read_text()))
