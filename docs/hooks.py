@@ -22,6 +22,9 @@ DOCS, COPIES, REPORTS = "docs", "repository", "reports"
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<after>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 FIGURE = re.compile(r"^!\[[^\]]*\]\(([^)]+)\)$", re.MULTILINE)
+PICTURE = re.compile(r'<picture>.*?<img src="([^"]+)" alt="([^"]*)">\s*</picture>', re.DOTALL)
+"""A figure with a copy for dark pages, as the README has it; the site turns the light one over."""
+
 TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".yml": "yaml", "": "text"}
 """Suffixes of files that are shown as code, with the language."""
 
@@ -68,6 +71,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     origin = origin_of(page.file.src_uri)
     if origin is None:
         return markdown
+    markdown = PICTURE.sub(r"![\2](\1)", markdown)
     if origin == f"{DOCS}/index.md":
         page.meta["hide"] = ["navigation", "toc"]
 

@@ -567,6 +567,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,
     "map-held-out-h100": studies.held_out_table_of_h100s,
+    "map-held-out-h100-before": studies.held_out_before_on_h100s,
     "shares": studies.shares,
     "between": studies.between,
     "edge": studies.edge,
