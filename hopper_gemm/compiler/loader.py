@@ -147,7 +147,7 @@ def load(
     scattered: bool | None = None,
 ) -> LoadedKernel:
     """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second), loaded
-    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.load_any`. An
+    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.behind_padding`. An
     IllegalConfigError gives the rules that refuse the config, the problem or the finish.
 
     Args:

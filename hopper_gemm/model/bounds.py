@@ -95,8 +95,9 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        # less its rounding: ways that tie are all predicted
-        return _norm(constants.sharpness, total / clock, least) * (1 - 1e-12)
+        return _norm(constants.sharpness, total / clock, least) * (
+            1 - 1e-12
+        )  # less its rounding: ways that tie are all predicted
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
         """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
@@ -22,6 +21,7 @@ from hopper_gemm.model.tuned import CHANGES, WARMUP, TunedEntry, own_paths, writ
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
+from hopper_gemm.tune.measure.arms import load_any
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
