@@ -198,6 +198,7 @@ class Prediction:
         math, load, l2, ring: of one stage, each if it were the only limit; the ring's include the load's own.
         epilogue: of one tile, not overlapped.
         waves: rounds of the fullest SM.
+        clock_hz: SM clock.
     """
 
     seconds: float
@@ -207,6 +208,7 @@ class Prediction:
     ring: float
     epilogue: float
     waves: int
+    clock_hz: float
 
     @property
     def limit(self) -> str:
@@ -256,11 +258,7 @@ class Fixed:
             hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1 for share in (kernel.share_m, kernel.share_n)
         )
         """Boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n."""
-        slower = constants.thread_loads if kernel.loads != "tma" else 1.0
-        spans = {False: hopper.SWIZZLE_BYTES[0], True: kernel.swizzle_bytes}
-        rates = {128: 1.0, 64: constants.half}
-        self.rates = {along_k: slower * rates.get(span, constants.quarter) for along_k, span in spans.items()}
-        """Rates of loads of operands contiguous along k or not, relative to TMA's with boxes that span 128 bytes."""
+        self.rates = {along_k: _load_rate(kernel, along_k, constants) for along_k in (False, True)}
         self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
         """Columns of C that a store writes at a time."""
 
@@ -325,7 +323,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
         seconds *= 1 + constants.drift
     if finish is not None and finish.gated and kernel.consumers == 1 and sides[0] > 1:
         seconds *= GATED_ALONE
-    return Prediction(seconds, math, load, l2, ring, epilogue, rounds)
+    return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
 
 
 def in_blocks(problem: GemmProblem, finish: Epilogue | None) -> bool:
@@ -375,6 +373,14 @@ def entry(kernel: Kernel, constants: ModelConstants) -> float:
     launch = constants.launch + (constants.cluster if size > 1 else 0.0)
     tail = constants.tail * ELEMENT_BYTES * kernel.tile_m * kernel.tile_n
     return launch * (1 - hidden) + constants.latency + tail
+
+
+def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
+    """Rate of loads, relative to TMA's with boxes that span 128 bytes. Boxes of an operand contiguous along k span what
+    a stage has of it."""
+    span = kernel.swizzle_bytes if along_k else hopper.SWIZZLE_BYTES[0]
+    rate = {128: 1.0, 64: constants.half}.get(span, constants.quarter)
+    return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
 
 
 def _norm(limits: tuple[float, ...], sharpness: float) -> float:
