@@ -19,10 +19,11 @@ import typer
 
 import hopper_gemm
 from docs.generate import __main__ as generator
-from docs.generate.pages import chapters, studies
+from docs.generate.pages import chapters
 from docs.generate.pages.pictures import DARK, darkened
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.specialised import source_of
+from docs.generate.pages.studies import worth_of_ideas
 from hopper_gemm.cli import app
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -107,7 +108,7 @@ def test_the_picture_of_the_suite_shows_its_problems_and_means():
 @pytest.mark.results
 def test_the_picture_of_the_ideas_names_each_with_its_mean():
     text = (ROOT / "docs/leave-one-out.svg").read_text()
-    means = {idea: 100 * (geometric_mean([ratio for ratio, _ in of]) - 1) for idea, of in studies.ideas().items()}
+    means = {idea: 100 * (geometric_mean([ratio for ratio, _ in of]) - 1) for idea, of in worth_of_ideas()}
     assert means
     assert [idea for idea, mean in means.items() if f">{idea}<" not in text or f">{mean:+.1f}%, " not in text] == []
 

@@ -44,6 +44,7 @@ from docs.generate.pages.pictures import write_dark
 from docs.generate.pages.reproduction import reproduction
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.pages.ways import ways
+from docs.generate.pages.worth import picture_of_ideas
 from docs.generate.todays_code import write_todays_code
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.ladder.ladder_config import LADDER_FIELDS
@@ -103,7 +104,7 @@ def main(folders: list[str]) -> None:
     write_package(ROOT / "results")
     chart(ROOT / "docs/suite.svg")
     write_dark(ROOT / "docs/suite.svg")
-    studies.ideas_picture(ROOT / "docs/leave-one-out.svg")
+    picture_of_ideas(ROOT / "docs/leave-one-out.svg")
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():
         write_whole(path, filled(path.read_text()))

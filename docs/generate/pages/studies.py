@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
-from pathlib import Path
 from statistics import median
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.ticker import NullLocator
 
 from benchmarks.fresh import KINDS, drawn
 from benchmarks.leave_one_out import entries, without
@@ -32,9 +29,7 @@ from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
-from hopper_gemm.tune.tables.pages.report import source_line
 from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
-from hopper_gemm.tune.tables.style import CELL, EVEN, FAINT, OURS, STYLE, save
 
 GROUP = ["problem", "regime"]
 LATE = 3000
@@ -44,8 +39,6 @@ LOAD_CLOCKS = 1800
 """Clocks that a load takes where the ring starves, rounded: notebook 4 fits 1,821 for 32 KiB beside another load."""
 
 KIB = 1024
-
-LEAVE_ONE_OUT = "leave-one-out"
 
 KINDS_OF_GROUPS = {"rows": "grouped_mm", "depth": "gradients of weights", "batch": "bmm"}
 """Kinds of rows of benchmarks/groups.py, with the call."""
@@ -325,10 +318,9 @@ def sources_on_h100s() -> str:
     )
 
 
-def ideas() -> dict[str, list[tuple[float, str]]]:
-    """Return by idea the speed of each tuned config over its speed without the idea, with the problem; the idea that is
-    worth most in the mean first."""
-    rows = [row for row in recorded(LEAVE_ONE_OUT).stage("sweep") if row.ok]
+def worth_of_ideas() -> list[tuple[str, list[tuple[float, str]]]]:
+    """Return of each idea, most first, the tuned configs' speed over that without it, and the problem."""
+    rows = [row for row in recorded("leave-one-out").stage("sweep") if row.ok]
     timed = grouped(rows, lambda row: row.point.problem)
     worth = defaultdict[str, list[tuple[float, str]]](list)
     for entry in entries():
@@ -336,48 +328,18 @@ def ideas() -> dict[str, list[tuple[float, str]]]:
         for idea, other in without(entry.config):
             if other in speeds:
                 worth[idea].append((speeds[entry.config] / speeds[other], str(entry.problem)))
-    return dict(sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]])))
+    return sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]]))
 
 
 def leave_one_out() -> str:
-    """Return the table of :func:`ideas`."""
+    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
     lines = []
-    for idea, of in ideas().items():
+    for idea, of in worth_of_ideas():
         mean, low, high = over_problems(ratio for ratio, _ in of)
         figure = f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
         (least, _), (most, where) = min(of), max(of)
         lines.append((f"`{idea}`", str(len(of)), figure, f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"))
     return markdown(("idea", "problems", "worth, mean", "least", "most"), lines)
-
-
-@plt.rc_context(STYLE)
-def ideas_picture(path: Path) -> None:
-    """Draw :func:`ideas`: a line for each idea, a dot for each problem, and the mean with its interval."""
-    worth = ideas()
-    figure, axis = plt.subplots(figsize=(5.8, 1.4 + 0.24 * len(worth)), layout="constrained")
-    beside = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": CELL}
-    for at, of in enumerate(worth.values()):
-        mean, low, high = (100 * (end - 1) for end in over_problems(ratio for ratio, _ in of))
-        gains, heights = [100 * (ratio - 1) for ratio, _ in of], [at + 0.16] * len(of)
-        dots = axis.plot(gains, heights, "o", color=EVEN, markersize=2.5)
-        ends = [[mean - low], [high - mean]] if len(of) > 1 else None
-        means = axis.errorbar(mean, at - 0.16, xerr=ends, fmt="D", color=OURS, markersize=4, elinewidth=1.0)
-        axis.text(1.02, at, f"{mean:+.1f}%, {len(of)}", **beside)
-    axis.text(1.02, -1.0, "mean, problems", **beside)
-    axis.set_xscale("symlog", linthresh=1, linscale=0.6)
-    ticks = (-10, -1, 0, 1, 10, 100)
-    axis.set_xticks(ticks, [f"{tick:+d}%" if tick else "0" for tick in ticks])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_yticks(range(len(worth)), list(worth))
-    axis.set_ylim(len(worth) - 0.4, -0.6)
-    axis.axvline(0, color=EVEN, linewidth=1.0, zorder=0)
-    axis.grid(color=FAINT, linewidth=0.5)
-    axis.set_axisbelow(True)
-    axis.set_xlabel("speed of the tuned config over its speed without the idea; right of 0 the idea pays")
-    names = "a problem", "mean and its 95 % interval"
-    figure.legend([dots[0], means], names, loc="outside lower center", ncols=2)
-    source = source_line(recorded(LEAVE_ONE_OUT).provenance)
-    save(figure, path, f"What each idea is worth at the tuned configs. {source}")
 
 
 def groups() -> str:
