@@ -31,13 +31,13 @@ from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.lookup import without_pdl
 from hopper_gemm.model.menu import Offers, binaries, choices, launches
-from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.predict import predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, parts_meet
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import without_pdl
+from hopper_gemm.tune.run.questions.map import parts_for
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.shapes import read_shapes

@@ -33,10 +33,10 @@ from benchmarks.ideas import in_turns, sizes
 from docs.generate.todays_code import code_columns
 from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import KernelId, default_store
-from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.lookup import Pick, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import Pick, slug
+from hopper_gemm.model.tuned import slug
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current

@@ -41,11 +41,12 @@ from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
+from hopper_gemm.model.lookup import without_pdl
 from hopper_gemm.model.menu import KINDS, PACE, behind_padding, binaries, launches, offers_of
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import TunedEntry, recorded_entries, results_root, without_pdl
+from hopper_gemm.model.tuned import TunedEntry, recorded_entries, results_root
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.shapes import read_shapes

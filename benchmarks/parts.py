@@ -18,12 +18,12 @@ from hopper_gemm.compiler.store import default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.point import Point
+from hopper_gemm.tune.run.questions.map import parts_for
 
 PROTOCOL = Burst(rest=0.010, pairs=15)
 PARTS = (2, 4, 8)

@@ -22,11 +22,14 @@ DOCS, COPIES, REPORTS = "docs", "repository", "reports"
 LINK = re.compile(r"(?P<before>\]\()(?P<path>[^)#\s:]+)(?P<after>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 FIGURE = re.compile(r"^!\[[^\]]*\]\(([^)]+)\)$", re.MULTILINE)
+PICTURE = re.compile(r'<picture>.*?<img src="([^"]+)" alt="([^"]*)">\s*</picture>', re.DOTALL)
+"""A figure with a copy for dark pages, as the README has it; the site turns the light one over."""
+
 TEXT = {".py": "python", ".toml": "toml", ".js": "javascript", ".css": "css", ".yml": "yaml", "": "text"}
 """Suffixes of files that are shown as code, with the language."""
 
 FOLLOWED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "results/h200/", "results/h100/")
-FOLLOWED += ("results/archive/h200/README.md",)
+FOLLOWED += ("results/archive/h200/README.md", "results/archive/h100/README.md")
 """Pages outside of docs/ whose own links are followed too."""
 
 SHOWN_BYTES = 200_000
@@ -68,6 +71,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     origin = origin_of(page.file.src_uri)
     if origin is None:
         return markdown
+    markdown = PICTURE.sub(r"![\2](\1)", markdown)
     if origin == f"{DOCS}/index.md":
         page.meta["hide"] = ["navigation", "toc"]
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from docs.generate.pages import depth, portability, rings, samplers
 from docs.generate.pages.chapters import Window, timelines
-from docs.generate.pages.counted import panels, with_counters, with_derived
+from docs.generate.pages.counted import panels, tile_order, with_counters, with_derived
 from docs.generate.pages.means import mean_figure, pick_of
 from docs.generate.pages.pictures import patch, show_small
 from docs.generate.pages.prices import invariant_published, invariant_rows
@@ -24,7 +24,7 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import resolve, swizzle_bytes
 from hopper_gemm.model.predict import ModelConstants, predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once, tile_order
+from hopper_gemm.model.roofline import best_swizzle, cluster_tiles, clusters_at_once
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.limits import smem_reads_per_flop, waves

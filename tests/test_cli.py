@@ -413,11 +413,11 @@ def test_doctor_tells_what_is_here():
 
 def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(monkeypatch, tmp_path):
     from hopper_gemm.cli import doctor
-    from hopper_gemm.model import lookup
+    from hopper_gemm.model import tuned
     from hopper_gemm.model.tuned import FILE, recorded_entries, write_tuned
 
     monkeypatch.setattr(doctor, "kind_here", lambda: "h200")
-    monkeypatch.setattr(lookup, "local_root", lambda: tmp_path)
+    monkeypatch.setattr(tuned, "local_root", lambda: tmp_path)
     for folder in ("h200", "cluster"):
         (tmp_path / folder).mkdir()
     write_tuned(tmp_path / "h200" / FILE, [entry for entry in recorded_entries() if entry.kind == "h200"][:3])

@@ -20,11 +20,14 @@ import typer
 import hopper_gemm
 from docs.generate import __main__ as generator
 from docs.generate.pages import chapters
+from docs.generate.pages.pictures import DARK, darkened
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.specialised import source_of
+from docs.generate.pages.studies import worth_of_ideas
 from hopper_gemm.cli import app
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.tune.tables.comparison import geometric_mean
 from tests.conftest import ROOT
 from tests.each import each
 from tests.figures import figures, value_of
@@ -102,13 +105,28 @@ def test_the_picture_of_the_suite_shows_its_problems_and_means():
     assert [one for one in shown if f">{one}<" not in text] == []
 
 
+@pytest.mark.results
+def test_the_picture_of_the_ideas_names_each_with_its_mean():
+    text = (ROOT / "docs/leave-one-out.svg").read_text()
+    means = {idea: 100 * (geometric_mean([ratio for ratio, _ in of]) - 1) for idea, of in worth_of_ideas()}
+    assert means
+    assert [idea for idea, mean in means.items() if f">{idea}<" not in text or f">{mean:+.1f}%, " not in text] == []
+
+
+def test_the_picture_for_dark_pages_is_the_light_one_in_its_colours():
+    light, dark = ((ROOT / f"docs/suite{name}.svg").read_text() for name in ("", "-dark"))
+    assert darkened(light) == dark, "run make pages"
+    assert not set(re.findall(r"#[0-9a-f]{6}", dark)) & {colour for colour in DARK if colour not in DARK.values()}
+
+
 def test_the_readme_can_be_read_in_one_sitting():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
 
 
 @each("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_to_a_file_of_the_project_leads_to_one(path):
-    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text())
+    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", path.read_text())
+    found = [markdown or html for markdown, html in found]
     dead = [link for link in found if "://" not in link and not (path.parent / link).exists()]
     assert dead == []
 

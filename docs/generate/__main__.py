@@ -40,9 +40,11 @@ from docs.generate.pages import (
 from docs.generate.pages.comparisons import measured_kernels
 from docs.generate.pages.index import write_index
 from docs.generate.pages.means import over_problems
+from docs.generate.pages.pictures import write_dark
 from docs.generate.pages.reproduction import reproduction
 from docs.generate.pages.sources import PIPELINING, recorded
 from docs.generate.pages.ways import ways
+from docs.generate.pages.worth import picture_of_ideas
 from docs.generate.todays_code import write_todays_code
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.lab.ladder.ladder_config import LADDER_FIELDS
@@ -67,7 +69,7 @@ from hopper_gemm.tune.tables.pivot import markdown as table
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, pivot, rows_of
 
 ROOT = Path(__file__).parents[2]
-RESULTS, ARCHIVE, H100 = (ROOT / "results" / name for name in ("h200", "archive/h200", "h100"))
+RESULTS, H100, *ARCHIVES = (ROOT / "results" / name for name in ("h200", "h100", "archive/h200", "archive/h100"))
 CODE = ROOT / "results" / today.FILE
 PAGES = ("README.md", "docs/*.md", "docs/learn/*.md")
 
@@ -97,10 +99,12 @@ def main(folders: list[str]) -> None:
             publish(folder, pictures=folder.parent in (RESULTS, H100))
             if (folder / DATA).is_file():
                 publish_simulation(folder, folder.name)
-    for root in (RESULTS, ARCHIVE, H100):
+    for root in (RESULTS, H100, *ARCHIVES):
         write_index(root)
     write_package(ROOT / "results")
     chart(ROOT / "docs/suite.svg")
+    write_dark(ROOT / "docs/suite.svg")
+    picture_of_ideas(ROOT / "docs/leave-one-out.svg")
     chapters.pictures(ROOT / "docs/learn")
     for path in pages():
         write_whole(path, filled(path.read_text()))
@@ -566,6 +570,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "map-held-out-again": studies.held_out_again,
     "map-h100": studies.map_of_h100s,
     "map-held-out-h100": studies.held_out_table_of_h100s,
+    "map-held-out-h100-before": studies.held_out_before_on_h100s,
     "shares": studies.shares,
     "between": studies.between,
     "edge": studies.edge,

@@ -12,9 +12,9 @@ from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_
 from hopper_gemm.compiler.store import KernelStore, default_store, shipped, shipped_library
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.lookup import own_paths, tables
+from hopper_gemm.model.lookup import tables
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import recorded_tables, results_root, slug
+from hopper_gemm.model.tuned import own_paths, recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU, menu_kernels
 from hopper_gemm.tune.limits import CHIPS

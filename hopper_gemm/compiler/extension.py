@@ -8,7 +8,6 @@ imported but to load it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from types import ModuleType
 from hopper_gemm.compiler.abi import DEFINITIONS
 from hopper_gemm.compiler.store import FOLDER, default_store
 from hopper_gemm.compiler.trust import opened_folder, read_trusted
-from hopper_gemm.model.sealed import is_whole, with_sum
+from hopper_gemm.model.sealed import is_whole, sha256, with_sum
 from hopper_gemm.model.tuned import replace_file
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -36,7 +35,7 @@ def extension_name(source: Path) -> str | None:
     except (OSError, PackageNotFoundError):
         return None
     built_for = "\n".join((*DEFINITIONS, torch, tvm_ffi, str(sys.implementation.cache_tag)))
-    return f"{source.stem}-{hashlib.sha256(built_for.encode() + source.read_bytes()).hexdigest()[:32]}.so"
+    return f"{source.stem}-{sha256(built_for.encode() + source.read_bytes())[:32]}.so"
 
 
 def extension_of(source: Path, build: bool = False) -> Path | None:

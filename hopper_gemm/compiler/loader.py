@@ -24,24 +24,14 @@ from typing import TYPE_CHECKING, Any
 from hopper_gemm.compiler.abi import NO_FINISH, NO_SCALES
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
-from hopper_gemm.compiler.store import (
-    FUNCTION,
-    AnyId,
-    KernelId,
-    KernelStore,
-    PaddingId,
-    UnwritableError,
-    default_store,
-    shipped,
-)
+from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, UnwritableError, default_store, shipped
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_launched, tile_sides, work_items
-from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.model.roofline import clusters_launched, tile_sides
 
 if TYPE_CHECKING:
     import torch
@@ -107,16 +97,9 @@ class LoadedKernel:
     def order(self) -> tuple[int, bool, int, bool, int, bool]:
         """Launch arguments that are the same every time, :data:`hopper_gemm.compiler.abi.ORDER`."""
         config = self.config
-        walk = self._clusters, config.raster == "m", config.swizzle, config.serpentine
+        most = clusters_launched(config, self.clusters) if config.persistent else UNBOUNDED
+        walk = most, config.raster == "m", config.swizzle, config.serpentine
         return *walk, config.work_items, config.part_order == "part"
-
-    def ctas(self, problem: GemmProblem) -> int:
-        """CTAs of a launch."""
-        return self.config.cluster_size * min(self._clusters, work_items(self.config, problem))
-
-    @property
-    def _clusters(self) -> int:
-        return clusters_launched(self.config, self.clusters) if self.config.persistent else UNBOUNDED
 
 
 @lru_cache(maxsize=4096)
@@ -138,11 +121,11 @@ def compile_into(store: KernelStore, kernel: AnyId) -> CubinReport:
         store.prepare()
         from hopper_gemm.compiler.compile import compile_kernel, compile_padding
 
-        if isinstance(kernel, PaddingId):
-            compiled = compile_padding()
-        else:
+        if isinstance(kernel, KernelId):
             options = kernel.dtype, kernel.layouts, kernel.observer, kernel.finish, kernel.scattered, kernel.promote
             compiled = compile_kernel(kernel.config, *options, kernel.grouping)
+        else:
+            compiled = compile_padding()
         report = read_cubin(compiled.cubin)
         store.put(kernel, compiled.object_file, report, link(compiled.object_file))
     return report
@@ -164,7 +147,7 @@ def load(
     scattered: bool | None = None,
 ) -> LoadedKernel:
     """A kernel for a config and a problem, from the store, from the package, or compiled now (about a second), loaded
-    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.load_any`. An
+    for the current device. TMA must reach its operands, or see :func:`hopper_gemm.compiler.padded.behind_padding`. An
     IllegalConfigError gives the rules that refuse the config, the problem or the finish.
 
     Args:
@@ -176,11 +159,6 @@ def load(
     """
     if violations := reasons(config, problem, finish):
         raise IllegalConfigError("; ".join(map(str, violations)))
-    if observer and problem.out_of_reach:
-        raise IllegalConfigError(
-            f"an observer watches one kernel that TMA feeds and {problem} {problem.layouts} has matrices out of its "
-            f"reach; take {filled_up(problem)}"
-        )
     kernel = KernelId.of(config, problem, observer, finish, scattered)
     report, launcher = load_binary(kernel, store)
     return LoadedKernel.of(resolve(config), report, launcher)

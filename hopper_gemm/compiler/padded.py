@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.loader import LoadedKernel, load, load_binary
+from hopper_gemm.compiler.loader import LoadedKernel, load_binary
 from hopper_gemm.compiler.store import PaddingId
 from hopper_gemm.compiler.workspaces import PerStream
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem, padded_pitch
 
@@ -124,13 +123,8 @@ class PaddedKernel:
 def load_padded(
     kernel: LoadedKernel, a: RowLayout | None, b: RowLayout | None, store: Path | None = None
 ) -> PaddedKernel:
-    """A kernel behind the padding of its operands; arguments as of :class:`PaddedKernel` and :func:`load_any`."""
+    """A kernel behind the padding of its operands; arguments as of :class:`PaddedKernel`."""
     return PaddedKernel(kernel, load_binary(PaddingId(), store)[1], a, b)
-
-
-def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel | PaddedKernel:
-    """A kernel, as of :func:`load`, for a problem of contiguous matrices, whether or not TMA reaches them."""
-    return behind_padding(load(config, problem, store), problem, store)
 
 
 def behind_padding(

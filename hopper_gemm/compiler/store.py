@@ -25,7 +25,6 @@ import json
 import os
 import platform
 import re
-import secrets
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -277,14 +276,14 @@ class KernelStore:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file, and the shared library made of it, if there is one."""
         file = self.object_file(kernel)
-        with self._locked() as folder:
+        with self._locked():
             if self.report(kernel) is None:
                 digests = {"object": sha256(object_file), "shared": None if shared is None else sha256(shared)}
-                self._write(folder, file, object_file)
+                replace_file(file, object_file, 0o600)
                 if shared is not None:
-                    self._write(folder, file.with_suffix(".so"), shared)
+                    replace_file(file.with_suffix(".so"), shared, 0o600)
                 entry = {"kernel": file.stem, **digests, **asdict(report)}
-                self._write(folder, file.with_suffix(".json"), sealed(entry).encode())
+                replace_file(file.with_suffix(".json"), sealed(entry).encode(), 0o600)
 
     def usage(self) -> Usage:
         """Kernels in the store now; none where there is no folder."""
@@ -311,8 +310,8 @@ class KernelStore:
         return sorted(path for path in self.root.glob("*") if ENTRY.match(path.name))
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Lock the folder against other writers, and yield its descriptor; make it before."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the folder against other writers; make it before."""
         try:
             with (
                 opened_folder(self.root, make=True) as folder,
@@ -322,7 +321,7 @@ class KernelStore:
                 # and is compiled again.
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX)
-                yield folder
+                yield
         except StoreError:
             raise
         except OSError as error:
@@ -330,18 +329,3 @@ class KernelStore:
                 f"compiled kernels must lie in a folder with write access and free space but {self.root} gives "
                 f"{error.strerror or error}; free it, or set XDG_CACHE_HOME to another folder"
             ) from error
-
-    def _write(self, folder: int, path: Path, content: bytes) -> None:
-        """Write a file of an open folder atomically, also across a crash of the machine."""
-        part = f"{path.name}.{secrets.token_hex(8)}"
-        try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part, dir_fd=folder)
-            raise
-        os.fsync(folder)

@@ -34,7 +34,10 @@ def opened_folder(folder: Path, make: bool = False) -> Iterator[int]:
         for name in names:
             _trust_parent(os.fstat(handle), path)
             path = path / name
-            below = _below(handle, name, make)
+            if make:
+                with contextlib.suppress(FileExistsError):  # another process may make it now
+                    os.mkdir(name, 0o700, dir_fd=handle)
+            below = os.open(name, WALKING, dir_fd=handle)
             os.close(handle)
             handle = below
         trusted(os.fstat(handle), folder)
@@ -45,15 +48,6 @@ def opened_folder(folder: Path, make: bool = False) -> Iterator[int]:
         yield inside
     finally:
         os.close(inside)
-
-
-def _below(handle: int, name: str, make: bool) -> int:
-    """Open a folder of an open folder; make it first, where that is wanted and it is missing."""
-    with contextlib.suppress(*[FileNotFoundError] * make):
-        return os.open(name, WALKING, dir_fd=handle)
-    with contextlib.suppress(FileExistsError):  # another process made it meanwhile
-        os.mkdir(name, 0o700, dir_fd=handle)
-    return os.open(name, WALKING, dir_fd=handle)
 
 
 def read_in(handle: int, path: Path) -> bytes:

@@ -88,29 +88,24 @@ def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
         return thread.submit(work).result()
 
 
-class CapturedWords:
-    """Words that are zero between launches, for each stream of each capture. Thread-safe."""
+CAPTURED: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
+"""Words that are zero between launches, by device, stream and capture, the largest last. All are kept: a graph may use
+any."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._words: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
-        """Workspaces by device, stream and capture, the largest last. All are kept: a graph may use any."""
-
-    def get(self, device: int, count: int) -> torch.Tensor:
-        """Return at least ``count`` words for the current stream, which is captured."""
-        import torch
-
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        with self._lock:
-            made = self._words[device, stream, capture_of(stream)]
-            if not made or made[-1].numel() < count:
-                size, gpu = max(count, LEAST_WORDS), torch.device("cuda", device)
-                made.append(outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=gpu), idle=True))
-            return made[-1]
+_CAPTURING = threading.Lock()
 
 
-CAPTURED_WORDS = CapturedWords()
-"""The words of the captures of this process."""
+def captured_words(device: int, count: int) -> torch.Tensor:
+    """Return at least ``count`` words of :data:`CAPTURED` for the current stream, which is captured. Thread-safe."""
+    import torch
+
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    with _CAPTURING:
+        made = CAPTURED[device, stream, capture_of(stream)]
+        if not made or made[-1].numel() < count:
+            size, gpu = max(count, LEAST_WORDS), torch.device("cuda", device)
+            made.append(outside_pools(device, lambda: torch.zeros(size, dtype=torch.int32, device=gpu), idle=True))
+        return made[-1]
 
 
 def capture_of(stream: int) -> int:
@@ -129,7 +124,7 @@ def _made(device: int, sizes: tuple[int, ...], captured: bool = False) -> tuple[
     (sums, words), gpu = sizes, torch.device("cuda", device)
     made = torch.empty(max(sums, LEAST_SUMS), dtype=torch.float32, device=gpu)
     if captured:
-        return made, CAPTURED_WORDS.get(device, words)
+        return made, captured_words(device, words)
     return made, torch.zeros(max(words, LEAST_WORDS), dtype=torch.int32, device=gpu)
 
 

@@ -106,10 +106,8 @@ class LowerBounds:
         of, constants = dict(self._columns), FITTED
         ends = np.array([[axis == "k"] for axis in layouts])
         along_k = np.where(of["down"], ends, ends[::-1])
-        rate, more = (
-            np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across")),
-            np.where(along_k, 0.0, of.pop("boxes")),
-        )
+        rate = np.where(along_k, of.pop("rate_along_k"), of.pop("rate_across"))
+        more = np.where(along_k, 0.0, of.pop("boxes"))
         requested = (1 + constants.narrow * more) / rate / constants.l2_bytes
         passed, held = 1 / rate / constants.l2_share, of["row"] * of["tile"] * constants.beyond
         box, entries = of.pop("box"), (of.pop("entry"), of.pop("entry_behind"))

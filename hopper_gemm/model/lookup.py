@@ -6,33 +6,19 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.recipe import with_scales
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import (
-    CHANGES,
-    FILE,
-    WARMUP,
-    Pick,
-    TunedEntry,
-    TunedTableError,
-    as_run,
-    itself,
-    local_root,
-    modelled,
-    read_tuned,
-    recorded_tables,
-    same_sizes,
-    served,
-)
-
-CLUSTER = "cluster"
-"""Folder of entries tuned on workers of other hosts."""
+from hopper_gemm.model.rules.invariance import forward
+from hopper_gemm.model.rules.pairs import filled_up
+from hopper_gemm.model.tuned import CHANGES, WARMUP, TunedEntry, TunedTableError, own_paths, read_tuned, recorded_tables
 
 SISTERS = {"h100": "h200", "h200": "h100"}
 """The other Hopper SXM, by kind of GPU. Both have the same SMs and differ in their memory: a kernel tuned on the one
@@ -58,6 +44,86 @@ class Table:
     def serving(self) -> list[TunedEntry]:
         """The entries that serve."""
         return [entry for entry in self.entries if self.kind in (None, entry.kind)]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A config for a problem, and where it comes from.
+
+    Args:
+        how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
+            very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
+            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
+            problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a
+            few timed picks; ``"model"``: untuned, the analytic model chose.
+        entry, table: of a tuned table, and its file, if there is one; None where the model chose.
+    """
+
+    config: Kernel
+    how: Literal[
+        "tuned",
+        "other regime",
+        "other context",
+        "k forward",
+        "other sizes",
+        "other type",
+        "other GPU",
+        "warmup",
+        "model",
+    ]
+    entry: TunedEntry | None = None
+    table: Path | None = None
+
+    @property
+    def tuned_on(self) -> str:
+        """Problem, regime and context it was tuned for, and the GPU of another kind; empty where the model chose."""
+        if self.entry is None:
+            return ""
+        on_gpu = f" on {self.entry.gpu}" if self.how == "other GPU" else ""
+        return f"{self.entry.problem} {self.entry.regime} {self.entry.context}{on_gpu}"
+
+
+def itself(problem: GemmProblem) -> set[GemmProblem]:
+    """The problem and those whose entries serve it: not batch-invariant, with sizes filled up, or bf16 for fp16."""
+    return {
+        replace(sizes, batch_invariant=invariant, dtype=dtype)
+        for sizes in (problem, filled_up(problem))
+        for invariant in (problem.batch_invariant, False)
+        for dtype in (problem.dtype, problem.dtype.replace("fp16", "bf16"))
+    }
+
+
+def same_sizes(problem: GemmProblem, other: GemmProblem) -> bool:
+    """Return True if two problems have the same m, n and k."""
+    return (problem.m, problem.n, problem.k) == (other.m, other.n, other.k)
+
+
+def as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
+    """The kernel of an entry as it runs a problem."""
+    return forward(entry.config) if problem.batch_invariant else entry.config
+
+
+def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
+    """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
+    whose gain was the overlap of a launch with its own predecessor; one for other sizes that are padded with it."""
+    config = as_run(entry, problem)
+    if entry.context != context:
+        plain = without_pdl(config) if context == "isolated" else config
+        return Pick(behind_padding(plain, problem), "other context", entry, table)
+    if config != entry.config:
+        return Pick(config, "k forward", entry, table)
+    if not same_sizes(entry.problem, problem):
+        return Pick(behind_padding(config, problem), "other sizes", entry, table)
+    if entry.problem.dtype != problem.dtype:
+        return Pick(config, "other type", entry, table)
+    if entry.study == WARMUP:
+        return Pick(config, "warmup", entry, table)
+    return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
+
+
+def without_pdl(config: Kernel) -> Kernel:
+    """The kernel as it runs between other kernels: without programmatic dependent launch."""
+    return config.but(pdl=False)
 
 
 _named: tuple[Path | None, bool, bool] = None, False, False
@@ -101,15 +167,7 @@ def use_table(path: str | os.PathLike[str] | None, other_gpus: bool = False, alo
     CHANGES.happened()
 
 
-def own_paths(kind: str) -> list[Path]:
-    """Tables of the user's own entries for a kind of GPU: tuned on this host, and on workers elsewhere."""
-    return [local_root() / folder / FILE for folder in (kind, CLUSTER)]
-
-
-_warn = partial(warnings.warn, stacklevel=2)
-
-
-def tables(kind: str | None, say: Callable[[str], None] = _warn) -> list[Table]:
+def tables(kind: str | None, say: Callable[[str], object] = warnings.warn) -> list[Table]:
     """The tables that serve a kind of GPU, as :func:`hopper_gemm.model.tuned.slug` names it, in order: the named one,
     the user's own, the recorded ones, and those of the GPU's sister (:data:`SISTERS`); without a GPU the recorded ones
     alone, entries of any kind. A damaged table is left out, and ``say`` is called with a line on it."""
@@ -160,7 +218,7 @@ def find(
         if entry.problem in serving and is_legal(as_run(entry, problem), problem, finish)
     ]
     if not fitting:
-        return modelled(problem, chip, finish)
+        return Pick(choose(problem, chip, finish), "model")
 
     def rank(fit: tuple[int, Table, TunedEntry]) -> tuple[float, ...]:
         number, table, entry = fit

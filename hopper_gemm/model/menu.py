@@ -9,7 +9,6 @@ from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -58,9 +57,6 @@ ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: all rows spread evenly over all groups, which counts twice,
 over half of the groups, and over an eighth. For 64 rows a group a kernel chosen by the first alone was 6 % behind
 torch with half of the groups empty; by the model the four cost 1 % where all groups are even."""
-
-RASTERS: tuple[Literal["m", "n"], ...] = ("m", "n")
-PART_ORDERS: tuple[Literal["tile", "part"], ...] = ("tile", "part")
 
 
 @cache
@@ -112,9 +108,9 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
     """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
     least in theory; and split-K parts through a workspace in either order. Their number depends on the problem, see
-    :func:`parts_for`."""
-    orders = PART_ORDERS if kernel.parts_at_launch else (kernel.part_order,)
-    ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, RASTERS))
+    :class:`hopper_gemm.model.parts.PartsAtLaunch`."""
+    orders = ("tile", "part") if kernel.parts_at_launch else (kernel.part_order,)
+    ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, ("m", "n")))
 
     def swizzle(way: Kernel) -> int:
         if kernel.cluster_size == 1 or way.part_order == "part":
@@ -262,9 +258,6 @@ def offers_of(ways: Iterable[tuple[int, Kernel]], chip: Chip = SXM) -> dict[Kind
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:
-    """Return the kernel as it runs a problem: behind a launch that pads operands with programmatic dependent launch, if
-    that is legal, so that it sets itself up meanwhile; else unchanged."""
-    if not problem.padded:
-        return config
-    changed = config.but(pdl=True)
-    return changed if is_legal(changed) else config
+    """Return the kernel as it runs a problem: behind a launch that pads operands with programmatic dependent launch, so
+    that it sets itself up meanwhile; else unchanged."""
+    return config.but(pdl=True) if problem.padded else config

@@ -19,13 +19,9 @@ number fills few rounds, two or three parts in many rounds may be the best."""
 
 
 class PartsAtLaunch:
-    """The numbers of many kernels at once: the most parts that take :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at
-    once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. Of batch-invariant problems the one that n and k demand.
-
-    Args:
-        kernels: that take their number of parts at launch.
-        chip: the GPU.
-    """
+    """The numbers of many kernels at once, which take theirs at launch on a GPU: the most parts that take
+    :data:`ROUNDS_OF_PARTS`, w rounds of s clusters at once for t tiles: s // ceil(t / w); and :data:`FEW_PARTS`. Of
+    batch-invariant problems the one that n and k demand."""
 
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
         values = [
@@ -58,17 +54,3 @@ class PartsAtLaunch:
         kernels, order = considered.T.nonzero()
         chosen = parts[order, kernels]
         return kernels, chosen, tiles[kernels] * chosen <= self._in_order[kernels]
-
-
-def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
-    """The numbers of split-K parts worth a prediction: of :class:`PartsAtLaunch`, none if no number is allowed; of
-    other kernels their own.
-
-    Example:
-        >>> from hopper_gemm.model.config import GemmConfig
-        >>> from hopper_gemm.model.kernel import resolve
-        >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
-        >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
-        ((2, 3, 8, 16, 22), (2,))
-    """
-    return tuple(map(int, PartsAtLaunch([kernel], chip)(problem)[1])) if kernel.parts_at_launch else (kernel.split_k,)

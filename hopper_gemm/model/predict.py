@@ -48,16 +48,7 @@ from hopper_gemm.model.finish import Epilogue, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.recipe import finish_of
-from hopper_gemm.model.roofline import (
-    SXM,
-    Chip,
-    clusters_at_once,
-    clusters_launched,
-    l2_bytes_per_stage,
-    output_sides,
-    tile_at,
-    tile_sides,
-)
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, output_sides, tile_at, tile_sides
 
 SMEM_BYTES_PER_CLOCK = 128
 L2_PORT_BYTES = 64
@@ -266,12 +257,7 @@ def predict(
 
 
 class Fixed:
-    """The part of a prediction that depends on the kernel alone; it serves many problems.
-
-    Args:
-        kernel: resolved.
-        constants: of the model.
-    """
+    """The part of a prediction that depends on a resolved kernel alone; it serves many problems."""
 
     def __init__(self, kernel: Kernel, constants: ModelConstants = FITTED) -> None:
         self.kernel, self.constants = kernel, constants
@@ -446,6 +432,14 @@ def through_memory(kernel: Kernel, constants: ModelConstants) -> float:
     return tile / constants.scatter + kernel.split_k * own * tile / constants.gather
 
 
+def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
+    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: elements outside the
+    matrices are not read."""
+    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
+    row = ELEMENT_BYTES * config.tile_k
+    return row * rows / config.cluster_n, row * columns / config.cluster_m
+
+
 def _requested(
     fixed: Fixed, problem: GemmProblem, taken: tuple[float, float], sides: tuple[int, int], chip: Chip
 ) -> tuple[float, float]:
@@ -454,7 +448,7 @@ def _requested(
 
     Args:
         fixed, problem, chip: as for :func:`predict_fixed`.
-        taken: bytes of A and of B; see :func:`hopper_gemm.model.roofline.l2_bytes_per_stage`.
+        taken: bytes of A and of B; see :func:`l2_bytes_per_stage`.
         sides: cluster tiles down and across the output.
     """
     kernel, constants = fixed.kernel, fixed.constants
@@ -492,10 +486,19 @@ def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> floa
 
 
 def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) -> float:
-    """Clocks that what all busy SMs read from DRAM adds to the load of a stage."""
-    kernel, constants = fixed.kernel, fixed.constants
-    patch = _patch(kernel, output_sides(kernel, problem.m, problem.n), resident / fixed.items)
-    read = fixed.stage * kernel.split_k * (patch[0] + patch[1])
+    """Clocks that what all busy SMs read from DRAM adds to the load of a stage: panels of the part of the output
+    that is computed at once; see :func:`hopper_gemm.model.roofline.best_swizzle`."""
+    kernel, constants, (down, across) = fixed.kernel, fixed.constants, output_sides(fixed.kernel, problem.m, problem.n)
+    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+    area = resident / fixed.items * rows * columns
+    height, width = ceil(down / rows) * rows, ceil(across / columns) * columns
+    if kernel.raster == "m":
+        wide = float(min(kernel.swizzle * columns, width))
+        tall = min(area / wide, height)
+    else:
+        tall = float(min(kernel.swizzle * rows, height))
+        wide = min(area / tall, width)
+    read = fixed.stage * kernel.split_k * (min(tall, down) + min(wide, across))
     read *= 1.0 if kernel.serpentine else 1.0 + constants.straight
     return constants.dram_share * read * (BURST_HZ / chip.memory_rate)
 
@@ -536,16 +539,3 @@ def astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
 
 BURST_HZ = 1.58e9
 """SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks."""
-
-
-def _patch(kernel: Kernel, sides: tuple[int, int], resident: float) -> tuple[float, float]:
-    """Rows and columns of the part of the output that is computed at once; see
-    :func:`hopper_gemm.model.roofline.best_swizzle`."""
-    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-    area = resident * rows * columns
-    most_m, most_n = ceil(sides[0] / rows) * rows, ceil(sides[1] / columns) * columns
-    if kernel.raster == "m":
-        wide = min(kernel.swizzle * columns, most_n)
-        return min(area / wide, most_m, sides[0]), min(wide, sides[1])
-    tall = min(kernel.swizzle * rows, most_m)
-    return min(tall, sides[0]), min(area / tall, most_n, sides[1])

@@ -7,7 +7,7 @@ from math import prod
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
+from hopper_gemm.model.problem import GemmProblem
 
 COPIED = 0.875
 """Share of a memory's bandwidth that a copy reaches: :data:`hopper_gemm.model.hopper.HBM_BYTES_PER_SECOND` of an H200's
@@ -58,14 +58,6 @@ def copied(bus_bits: int, clock_hz: float) -> float:
 def output_sides(config: GemmConfig, m: int, n: int) -> tuple[int, int]:
     """Rows and columns of an (m, n) output as the tiles see it."""
     return (n, m) if config.swap_ab else (m, n)
-
-
-def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
-    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: elements outside the
-    matrices are not read."""
-    rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
-    row = ELEMENT_BYTES * config.tile_k
-    return row * rows / config.cluster_n, row * columns / config.cluster_m
 
 
 def cluster_tiles(config: GemmConfig, problem: GemmProblem) -> int:
@@ -119,26 +111,14 @@ def parts_meet(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> bo
     return config.part_order == "tile" or cluster_tiles(config, problem) * config.split_k <= at_once
 
 
-def tile_order(
-    tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
-) -> list[tuple[int, int]]:
-    """The cluster tiles (m, n) in the order of the kernel's scheduler.
-
-    Args:
-        tiles_m, tiles_n: cluster tiles along m and n.
-        raster, swizzle, serpentine: of the config.
-        most: return only the first ``most`` tiles; None for all.
+def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
+    """A cluster tile (m, n) by its number in the order of the kernel's scheduler, of ``tiles_m`` by ``tiles_n``; other
+    arguments are those of the config.
 
     Example:
-        >>> tile_order(3, 3, "m", 2, serpentine=True)
+        >>> [tile_at(number, 3, 3, "m", 2, serpentine=True) for number in range(9)]
         [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (1, 2), (0, 2)]
     """
-    count = tiles_m * tiles_n if most is None else min(most, tiles_m * tiles_n)
-    return [tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
-
-
-def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool) -> tuple[int, int]:
-    """A tile (m, n) by its number in the order; other arguments as of :func:`tile_order`."""
     walk, across = (tiles_m, tiles_n) if raster == "m" else (tiles_n, tiles_m)
     group, rest = divmod(number, walk * swizzle)
     step, side = divmod(rest, min(swizzle, across - group * swizzle))

@@ -1,4 +1,4 @@
-"""A tuned table: the best config of each problem that was tuned; read, written, and what an entry is for a problem."""
+"""A tuned table: the best config of each problem that was tuned; read and written."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.menu import behind_padding, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
-from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.rules.invariance import forward
-from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.sealed import SumError, check_sum, parsed, printable, sealed
 
 FILE = "best_configs.json"
+
+CLUSTER = "cluster"
+"""Folder of entries tuned on workers of other hosts."""
 
 REGIMES = ("burst", "steady")
 """``burst``: a rest, a short warm-up, some milliseconds timed. ``steady``: alone at the power cap until settled, energy
@@ -199,7 +196,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             part.unlink()
         raise
@@ -256,94 +253,6 @@ class Changes:
 CHANGES = Changes()
 
 
-@dataclass(frozen=True)
-class Pick:
-    """A config for a problem, and where it comes from.
-
-    Args:
-        how: ``"tuned"``: for this very problem, regime and context; ``"other regime"``, ``"other context"``: for this
-            very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
-            ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
-            problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a
-            few timed picks; ``"model"``: untuned, the analytic model chose.
-        entry, table: of a tuned table, and its file, if there is one; None where the model chose.
-    """
-
-    config: Kernel
-    how: Literal[
-        "tuned",
-        "other regime",
-        "other context",
-        "k forward",
-        "other sizes",
-        "other type",
-        "other GPU",
-        "warmup",
-        "model",
-    ]
-    entry: TunedEntry | None = None
-    table: Path | None = None
-
-    @property
-    def tuned_on(self) -> str:
-        """Problem, regime and context it was tuned for, and the GPU of another kind; empty where the model chose."""
-        if self.entry is None:
-            return ""
-        on_gpu = f" on {self.entry.gpu}" if self.how == "other GPU" else ""
-        return f"{self.entry.problem} {self.entry.regime} {self.entry.context}{on_gpu}"
-
-
-def itself(problem: GemmProblem) -> set[GemmProblem]:
-    """The problem and those whose entries serve it: not batch-invariant, with sizes filled up, or bf16 for fp16."""
-    return {
-        replace(sizes, batch_invariant=invariant, dtype=dtype)
-        for sizes in (problem, filled_up(problem))
-        for invariant in (problem.batch_invariant, False)
-        for dtype in (problem.dtype, problem.dtype.replace("fp16", "bf16"))
-    }
-
-
-def same_sizes(problem: GemmProblem, other: GemmProblem) -> bool:
-    """Return True if two problems have the same m, n and k."""
-    return (problem.m, problem.n, problem.k) == (other.m, other.n, other.k)
-
-
-def as_run(entry: TunedEntry, problem: GemmProblem) -> Kernel:
-    """The kernel of an entry as it runs a problem."""
-    return forward(entry.config) if problem.batch_invariant else entry.config
-
-
-def served(entry: TunedEntry, problem: GemmProblem, regime: str, context: str, table: Path | None = None) -> Pick:
-    """The pick of an entry for a problem in a regime and context. A chained entry serves isolated launches without PDL,
-    whose gain was the overlap of a launch with its own predecessor; one for other sizes that are padded with it."""
-    config = as_run(entry, problem)
-    if entry.context != context:
-        plain = without_pdl(config) if context == "isolated" else config
-        return Pick(behind_padding(plain, problem), "other context", entry, table)
-    if config != entry.config:
-        return Pick(config, "k forward", entry, table)
-    if not same_sizes(entry.problem, problem):
-        return Pick(behind_padding(config, problem), "other sizes", entry, table)
-    if entry.problem.dtype != problem.dtype:
-        return Pick(config, "other type", entry, table)
-    if entry.study == WARMUP:
-        return Pick(config, "warmup", entry, table)
-    return Pick(config, "tuned" if entry.regime == regime else "other regime", entry, table)
-
-
-def modelled(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Pick:
-    """The model's choice from the menu for a GPU, as if the problem were untuned."""
-    return Pick(choose(problem, chip=chip, finish=finish), "model")
-
-
-def without_pdl(config: Kernel) -> Kernel:
-    """The kernel as it runs between other kernels: without programmatic dependent launch."""
-    if not config.pdl:
-        return config
-    other = config.but(pdl=False)
-    return other if is_legal(other) else config
-
-
 def results_root() -> Path:
     """The recorded results: beside the package in a checkout, inside it where it was installed from a wheel."""
     package = Path(__file__).parents[1]
@@ -359,6 +268,11 @@ def local_root() -> Path:
         return recorded / "local"
     named = Path(os.environ.get("XDG_DATA_HOME", ""))  # the XDG specification: ignore a relative path
     return (named if named.is_absolute() else Path.home() / ".local" / "share") / "hopper-gemm"
+
+
+def own_paths(kind: str) -> list[Path]:
+    """Tables of the user's own entries for a kind of GPU: tuned on this host, and on workers elsewhere."""
+    return [local_root() / folder / FILE for folder in (kind, CLUSTER)]
 
 
 def recorded_tables() -> dict[str, Path]:

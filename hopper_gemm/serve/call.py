@@ -145,7 +145,5 @@ def autocast_call(call: Call) -> Call:
     """A call with its tensors in the types to which autocast casts them."""
     dtype = torch.get_autocast_dtype(call.a.device.type)
     types = {"a": dtype, "b": dtype, "bias": dtype, "residual": call.out_dtype or dtype}
-    given = {field: getattr(call, field) for field in types}
-    return call._replace(
-        **{field: tensor.to(_cast_to(types[field], tensor)) for field, tensor in given.items() if tensor is not None}
-    )
+    given = {field: tensor for field in types if (tensor := getattr(call, field)) is not None}
+    return call._replace(**{field: tensor.to(_cast_to(types[field], tensor)) for field, tensor in given.items()})

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch._guards import CompileContext
 
+from hopper_gemm.model.lookup import Pick
 from hopper_gemm.model.problem import shown
-from hopper_gemm.model.tuned import Pick
 
 Fallback = Literal["never", "unsupported", "faster"]
 POLICIES: tuple[Fallback, ...] = get_args(Fallback)

@@ -17,11 +17,12 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.hopper import COMPUTE_CAPABILITY
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import SISTERS, Table, find, tables
+from hopper_gemm.model.lookup import SISTERS, Pick, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import CLUSTER_SIZES, SXM, Chip
-from hopper_gemm.model.tuned import CHANGES, Pick, slug
-from hopper_gemm.serve.background import BACKGROUND
+from hopper_gemm.model.tuned import CHANGES, slug
+from hopper_gemm.serve.background import BACKGROUND, UncompiledError
+from hopper_gemm.serve.fallback import torch_may_serve
 
 _loaded: dict[tuple[GemmConfig, GemmProblem, int, Epilogue | None, bool], LoadedKernel] = {}
 """Loaded kernels. Their machine code is never unloaded, also when they are forgotten here: a captured graph launches
@@ -122,17 +123,19 @@ def kernel_for(
     return loaded
 
 
-def compiles(
+def refuse_uncompiled(
     problem: GemmProblem,
     device: int,
     finish: Epilogue | None = None,
     scattered: bool | None = None,
     padded: bool = False,
-) -> bool:
-    """Return True while a process compiles what :func:`kernel_for` would compile, or the padding, and if it cannot."""
-    config = default_config(problem, device, finish)
-    kernel = KernelId.of(config, problem, "", finish, scattered)
-    return BACKGROUND.compiles(problem, [kernel, *[PaddingId()] * padded])
+) -> None:
+    """Refuse what :func:`kernel_for` would compile, or the padding, while a process compiles it and if it cannot, by an
+    UncompiledError, where torch may serve the call meanwhile."""
+    if torch_may_serve():
+        kernel = KernelId.of(default_config(problem, device, finish), problem, "", finish, scattered)
+        if BACKGROUND.compiles(problem, [kernel, *[PaddingId()] * padded]):
+            raise UncompiledError(problem)
 
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Epilogue | None = None) -> Kernel:

@@ -51,8 +51,8 @@ from hopper_gemm.serve.call import (
     watched,
 )
 from hopper_gemm.serve.checks import DTYPES, check_apart, check_call, check_rows, recordable, refuse_foreign, strided
-from hopper_gemm.serve.fallback import POLICY, torch_is_faster, torch_may_serve
-from hopper_gemm.serve.kernels import CALLED, MODE, compiles, default_config, kernel_for, pick_for
+from hopper_gemm.serve.fallback import POLICY, torch_is_faster
+from hopper_gemm.serve.kernels import CALLED, MODE, default_config, kernel_for, pick_for, refuse_uncompiled
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, in_two, recording, untraced
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
@@ -363,13 +363,6 @@ def _kernel_of(call: Call) -> Callable[..., None] | None:
     if may_fall_back:
         refuse_uncompiled(problem, device, finish)
     return kernel_for(problem, device, None, finish)
-
-
-def refuse_uncompiled(problem: GemmProblem, device: int, *kernel: Any) -> None:
-    """Refuse a kernel that is being compiled, or cannot be, by an UncompiledError, where torch may serve the call
-    meanwhile; arguments as of :func:`hopper_gemm.serve.kernels.compiles`."""
-    if torch_may_serve() and compiles(problem, device, *kernel):
-        raise UncompiledError(problem)
 
 
 def _in_parts(call: Call, below: bool) -> torch.Tensor:

@@ -27,17 +27,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.library import Library
 from torch.utils.flop_counter import register_flop_formula
 
-from hopper_gemm.serve.call import (
-    Call,
-    Maybe,
-    autocast_call,
-    cast,
-    invariant,
-    keeps_product,
-    make,
-    needs_gradient,
-    output_of,
-)
+from hopper_gemm.serve.call import Call, Maybe, autocast_call, cast, invariant, keeps_product, needs_gradient, output_of
 from hopper_gemm.serve.checks import PLAIN, check_apart, check_call, check_rows, check_types, recordable, refuse_foreign
 from hopper_gemm.serve.reference import by_torch, falls_back, finished, reference
 from hopper_gemm.serve.transforms import sharding
@@ -87,7 +77,7 @@ def call_of(name: str, *given: Any, **named: Any) -> Call:
         fields[index] = value
     for field, value in named.items():
         fields[Call._fields.index(_FIELDS.get(field, field))] = value
-    return make(fields)
+    return Call._make(fields)
 
 
 def arguments_of(name: str, call: Call) -> tuple[Any, ...]:

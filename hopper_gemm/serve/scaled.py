@@ -12,6 +12,7 @@ from hopper_gemm.model.finish import ActivationName, Epilogue
 from hopper_gemm.model.problem import BLOCK, PROMOTED, GemmProblem, shown
 from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.tuned import CHANGES
+from hopper_gemm.serve.call import Maybe
 from hopper_gemm.serve.checks import PLAIN, MisfitError, UnsupportedError, check_device, misfit
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.kernels import MODE, kernel_for
@@ -29,7 +30,6 @@ RECIPES = {
 }
 """Names of torch.nn.functional.ScalingType for A and B that the kernel has, with their scales."""
 
-Maybe = torch.Tensor | None
 Listed = torch.Tensor | Sequence[torch.Tensor]
 
 
@@ -209,9 +209,7 @@ def _check_scales(sizes: tuple[Any, ...], scales: str, device: Any, scale_a: Any
     (m, n, k), lies = sizes, ", contiguous,"
     deep, wide = -(-k // BLOCK), -(-n // BLOCK)
     filled = -(-deep // 4) * 4
-    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n)), "tensor": ((1,), (1,))}.get(
-        scales, ((1,), (1,))
-    )
+    shapes = {"blocks": ((m, deep), (filled, wide)), "row": ((m, 1), (1, n))}.get(scales, ((1,), (1,)))
     for name, scale, shape in zip(("scale_a", "scale_b"), (scale_a, scale_b), shapes, strict=True):
         if scales == "blocks":
             lies = f" with strides (1, {shape[0]})"

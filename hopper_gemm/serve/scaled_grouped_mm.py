@@ -13,13 +13,14 @@ from hopper_gemm.model.grouped import ROWS_MOST
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CHANGES
 from hopper_gemm.serve import scaled
+from hopper_gemm.serve.call import Maybe
 from hopper_gemm.serve.checks import MisfitError, UnsupportedError, check_device
 from hopper_gemm.serve.fallback import POLICY
 from hopper_gemm.serve.grouped_mm import Grouped, along, check_ends, check_values, kernel_of_groups
 from hopper_gemm.serve.kernels import MODE
 from hopper_gemm.serve.ops import OPERATORS, TAGS, implement, untraced
 from hopper_gemm.serve.reference import activated
-from hopper_gemm.serve.scaled import Listed, Maybe
+from hopper_gemm.serve.scaled import Listed
 
 
 def scaled_grouped_mm(

@@ -11,18 +11,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import find, own_paths
+from hopper_gemm.model.lookup import Pick, find
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, shown
-from hopper_gemm.model.tuned import CHANGES, WARMUP, Pick, TunedEntry, write_tuned
+from hopper_gemm.model.tuned import CHANGES, WARMUP, TunedEntry, own_paths, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
+from hopper_gemm.tune.measure.arms import load_any
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
@@ -238,7 +237,7 @@ def _contenders(case: Case, most: int, device: int) -> list[Kernel]:
     others = choices(case.problem, most, chip_of(device))
     picks = [first, *(kernel for kernel in others if kernel.compiled() != first.compiled())]
     if case.context == "chained":
-        picks = [kernel for pick in picks for kernel in (pick, pick.but(pdl=True)) if is_legal(kernel, case.problem)]
+        picks = [kernel for pick in picks for kernel in (pick, pick.but(pdl=True))]
     return [*dict.fromkeys(picks)][:most]
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from hopper_gemm.compiler import padded
-from hopper_gemm.compiler.padded import PaddedKernel, PaddedOperands, RowLayout, load_any
+from hopper_gemm.compiler.padded import PaddedKernel, PaddedOperands, RowLayout, behind_padding
 from hopper_gemm.compiler.workspaces import PerStream
-from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.serve.operands import reaches
 
@@ -67,9 +66,8 @@ def test_the_kernel_multiplies_what_the_padding_has_left(monkeypatch, room, layo
             assert reaches(one if axis == "k" else one.t())
         out.copy_(left.float() @ right.float().t())
 
-    monkeypatch.setattr(padded, "load", lambda config, problem, store: multiply)
     monkeypatch.setattr(padded, "load_binary", lambda kernel, store: (None, pad))
-    kernel = load_any(GemmConfig(), problem)
+    kernel = behind_padding(multiply, problem)
     out = torch.full((m, n), float("nan"))
     for _ in range(2):
         kernel(a, b, out)

@@ -24,7 +24,7 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage, bare_code
-from hopper_gemm.lab.counters.waits import METER
+from hopper_gemm.lab.counters.waits import METER, launched_ctas
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -95,7 +95,7 @@ def test_study_parameters_at_their_defaults_leave_the_key_as_it_is():
 )
 def test_a_launch_has_a_cta_for_each_tile_of_its_clusters_or_as_many_as_fit(config, problem, ctas):
     kernel = LoadedKernel(config, REPORT, None, 132 // config.cluster_size)
-    assert kernel.ctas(problem) == ctas
+    assert launched_ctas(kernel, problem) == ctas
 
 
 def test_a_launch_is_given_every_argument_and_none_for_those_that_it_lacks():
@@ -428,14 +428,14 @@ def test_an_illegal_config_is_refused_before_any_compiler_is_asked(tmp_path):
 
 def full(monkeypatch, root):
     """No file of an entry can be written into a folder, as on a full disk."""
-    write = KernelStore._write
+    write = store_module.replace_file
 
-    def refuse(store, folder, path, content):
-        if store.root == root:
+    def refuse(path, content, mode):
+        if path.parent == root:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(store, folder, path, content)
+        write(path, content, mode)
 
-    monkeypatch.setattr(KernelStore, "_write", refuse)
+    monkeypatch.setattr(store_module, "replace_file", refuse)
 
 
 def read_only(monkeypatch, root):
@@ -443,7 +443,8 @@ def read_only(monkeypatch, root):
     opened = os.open
 
     def refuse(path, flags, *mode, **where):
-        if flags & os.O_CREAT and os.readlink(f"/proc/self/fd/{where['dir_fd']}") == str(root):
+        folder = os.readlink(f"/proc/self/fd/{where['dir_fd']}") if where else os.path.dirname(path)
+        if flags & os.O_CREAT and folder == str(root):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, flags, *mode, **where)
 

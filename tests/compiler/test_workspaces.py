@@ -6,12 +6,13 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections import defaultdict
 
 import pytest
 import torch
 
 from hopper_gemm.compiler import padded, workspaces
-from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, CapturedWords, PerStream
+from hopper_gemm.compiler.workspaces import LEAST_SUMS, LEAST_WORDS, PerStream
 
 STREAM = 7
 
@@ -39,8 +40,7 @@ class Device:
         monkeypatch.setattr(torch, "device", lambda *where: "cpu")
         for name in ("empty", "zeros"):
             monkeypatch.setattr(torch, name, self._make)
-        words = CapturedWords()
-        monkeypatch.setattr(workspaces, "CAPTURED_WORDS", words)
+        monkeypatch.setattr(workspaces, "CAPTURED", defaultdict(list))
 
     def _outside(self, device, make, idle=False):
         before, self.pool = self.pool, ""

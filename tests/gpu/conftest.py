@@ -161,7 +161,7 @@ def wrong(kernel_store: Path) -> Iterator[Callable[..., list[str]]]:
 @pytest.fixture
 def own_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder of the user's own tables that is empty."""
-    for name in ("hopper_gemm.model.lookup.local_root", "hopper_gemm.tune.run.source.local_root"):
+    for name in ("hopper_gemm.model.tuned.local_root", "hopper_gemm.tune.run.source.local_root"):
         monkeypatch.setattr(name, lambda: tmp_path)
     use_table(None)
     yield tmp_path

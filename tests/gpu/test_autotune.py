@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import hopper_gemm
-from hopper_gemm.model.lookup import own_paths
-from hopper_gemm.model.tuned import WARMUP, read_tuned, slug
+from hopper_gemm.model.tuned import WARMUP, own_paths, read_tuned, slug
 from hopper_gemm.serve.kernels import chained, pick_for
 from hopper_gemm.tune.measure.device import describe_current
 from tests.conftest import ROOT
@@ -27,8 +26,8 @@ import sys
 from pathlib import Path
 import torch
 import hopper_gemm
-import hopper_gemm.model.lookup, hopper_gemm.tune.run.source
-for module in (hopper_gemm.model.lookup, hopper_gemm.tune.run.source):
+import hopper_gemm.model.tuned, hopper_gemm.tune.run.source
+for module in (hopper_gemm.model.tuned, hopper_gemm.tune.run.source):
     module.local_root = lambda: Path(sys.argv[1])
 a, b = (torch.randn(rows, 1096, device="cuda", dtype=torch.bfloat16) for rows in (264, 1032))
 with hopper_gemm.autotune(seconds=float(sys.argv[2]), candidates=int(sys.argv[3])) as tuning:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ import hopper_gemm
 from hopper_gemm.compiler import workspaces
 from hopper_gemm.compiler.padded import PADDED
 from hopper_gemm.compiler.store import KernelId, PaddingId
-from hopper_gemm.compiler.workspaces import WORKSPACES, CapturedWords
+from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.serve.launches import LAUNCHES
@@ -33,7 +35,7 @@ def first_call(monkeypatch):
     LAUNCHES.forget()
     monkeypatch.setattr(WORKSPACES, "_by_stream", {})
     monkeypatch.setattr(PADDED, "_by_stream", {})
-    monkeypatch.setattr(workspaces, "CAPTURED_WORDS", CapturedWords())
+    monkeypatch.setattr(workspaces, "CAPTURED", defaultdict(list))
     yield
     torch.cuda.synchronize()
 

@@ -9,6 +9,7 @@ import torch
 
 from hopper_gemm.compiler.loader import LoadedKernel, load
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.lab.counters.waits import launched_ctas
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.problem import GemmProblem
 from tests.kernel.pairs import PROBLEM, TOGETHER, TRIPLES, Part, together
@@ -67,7 +68,7 @@ def readings_of(part: Part, kernel: LoadedKernel, problem: GemmProblem) -> torch
     """Where the observer of a part writes; None without one."""
     if not part.observer:
         return None
-    return torch.zeros(kernel.ctas(problem), 2, 4, dtype=torch.int32, device="cuda")
+    return torch.zeros(launched_ctas(kernel, problem), 2, 4, dtype=torch.int32, device="cuda")
 
 
 def check_readings(readings: torch.Tensor, part: Part, problem: GemmProblem) -> None:

@@ -14,12 +14,12 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
-from hopper_gemm.model.lookup import Table, find
+from hopper_gemm.model.lookup import Table, find, itself
 from hopper_gemm.model.menu import binaries, choose
 from hopper_gemm.model.predict import Fixed, predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem, problem_from
-from hopper_gemm.model.tuned import FILE, TunedEntry, itself, read_tuned, write_tuned
+from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, write_tuned
 from hopper_gemm.tune.point import Point
 
 PROBLEM = GemmProblem(4096, 7168, 2048, "e4m3_bf16")

@@ -14,13 +14,14 @@ import hopper_gemm
 from hopper_gemm.model import lookup, tuned
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from hopper_gemm.model.lookup import CLUSTER, Table, find, pick, tables
+from hopper_gemm.model.lookup import Table, find, pick, tables
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.sealed import sealed
 from hopper_gemm.model.tuned import (
     CHANGES,
+    CLUSTER,
     FILE,
     TunedEntry,
     TunedTableError,
@@ -57,7 +58,7 @@ def places(tmp_path, monkeypatch):
     for path in found.values():
         path.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(tuned, "results_root", lambda: tmp_path / "results")
-    monkeypatch.setattr(lookup, "local_root", lambda: tmp_path / "local")
+    monkeypatch.setattr(tuned, "local_root", lambda: tmp_path / "local")
     monkeypatch.setattr(lookup, "_named", (None, False, False))
     return found
 
@@ -294,7 +295,7 @@ def test_a_table_keeps_one_entry_for_each_kind_of_gpu(tmp_path):
 def test_several_processes_write_one_table_and_lose_no_entry_while_readers_see_it_whole(tmp_path):
     program = (
         "import sys; from dataclasses import replace; from pathlib import Path\n"
-        "from tests.model.test_lookup import PROBLEM, entry; from hopper_gemm.model.tuned import write_tuned\n"
+        "from tests.model.test_lookup import PROBLEM, entry; from hopper_gemm.model.tuned import CLUSTER, write_tuned\n"
         "for number in range(8):\n"
         "    problem = replace(PROBLEM, m=8 * (1 + number), n=8 * int(sys.argv[2]))\n"
         "    write_tuned(Path(sys.argv[1]), [entry(problem=problem)])\n"

@@ -30,11 +30,11 @@ from hopper_gemm.model.menu import (
     launches,
     menu,
 )
-from hopper_gemm.model.parts import parts_for
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.tune.limits import waves
+from hopper_gemm.tune.run.questions.map import parts_for
 from hopper_gemm.tune.study.techniques import promising, technique
 from tests.conftest import ROOT
 from tests.each import each

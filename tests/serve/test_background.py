@@ -108,7 +108,7 @@ def test_a_launch_that_is_known_asks_nothing_of_the_background(launches, compile
     compiler.end()
     hopper_gemm.matmul(a, b)
     monkeypatch.setattr(background.BACKGROUND, "compiles", None)
-    monkeypatch.setattr(room, "torch_may_serve", None)
+    monkeypatch.setattr(kernels, "torch_may_serve", None)
     hopper_gemm.matmul(a, b)
     assert launches.names == ["torch", "product", "product"]
 
@@ -224,8 +224,9 @@ def test_what_is_compiled_can_be_listed_after_a_store_refused_a_call(compiler, m
             raise PermissionError("another user owns it")
 
     monkeypatch.setattr(background, "compiled_in", looked_up)
+    monkeypatch.setattr(kernels, "torch_may_serve", lambda: True)
     with pytest.raises(PermissionError):
-        kernels.compiles(PROBLEM, 0, padded=True)
+        kernels.refuse_uncompiled(PROBLEM, 0, padded=True)
     compiler.end("compile_error", "ptxas: no")
     assert hopper_gemm.compiling() == background.Compiling((), {}, {})
 
@@ -269,7 +270,9 @@ def test_padding_is_waited_for_as_its_kernel_is(by_python, compiler):
 def test_a_call_that_waits_takes_what_a_process_is_compiling(compiler, monkeypatch):
     monkeypatch.setattr(kernels, "_loaded", {})
     monkeypatch.setattr(kernels, "load", lambda *given, **named: list(compiler.done))
-    assert kernels.compiles(PROBLEM, 0)
+    monkeypatch.setattr(kernels, "torch_may_serve", lambda: True)
+    with pytest.raises(background.UncompiledError):
+        kernels.refuse_uncompiled(PROBLEM, 0)
     later = threading.Timer(0.1, compiler.end)
     later.start()
     assert kernels.kernel_for(PROBLEM, 0) == compiler.submitted[:1]

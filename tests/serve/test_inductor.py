@@ -28,7 +28,7 @@ user_lowerings = getattr(lowering, "user_lowerings", {})
 @pytest.fixture
 def enabled(monkeypatch):
     """Inductor with our kernel, nothing kept from other compilations."""
-    monkeypatch.setattr(products, "offered", lambda tensors: True)
+    monkeypatch.setattr(products, "able", lambda a, b: True)
     with config.patch(force_disable_caches=True):
         hopper_gemm.inductor.enable()
         torch._dynamo.reset()
@@ -132,7 +132,7 @@ def test_a_bias_without_factors_is_added_in_the_epilogue_of_addmm(monkeypatch):
 
 def test_what_the_kernel_cannot_run_is_not_offered():
     a, weight = operands()
-    assert not products.offered({"mat1": a, "mat2": weight.t()}), "on a CPU"
+    assert not products.able(a, weight.t()), "on a CPU"
 
 
 def test_enabling_twice_offers_it_once_and_disabling_takes_it_back():

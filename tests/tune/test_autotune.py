@@ -15,11 +15,10 @@ import hopper_gemm
 from hopper_gemm.cli import measuring
 from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
-from hopper_gemm.model.tuned import CONTEXTS, WARMUP, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS, WARMUP, own_paths, read_tuned
 from hopper_gemm.serve import bmm, kernels
 from hopper_gemm.serve.ahead.prebuild import Prebuilt
 from hopper_gemm.tune import autotune as module
@@ -82,7 +81,7 @@ class Hopper:
         monkeypatch.setattr(module, "build", self._build)
         monkeypatch.setattr(sources, "Local", self._local)
         monkeypatch.setattr(tune, "_space", lambda: TUNE_SPACE)
-        for where in ("hopper_gemm.model.lookup.local_root", "hopper_gemm.tune.run.source.local_root"):
+        for where in ("hopper_gemm.model.tuned.local_root", "hopper_gemm.tune.run.source.local_root"):
             monkeypatch.setattr(where, lambda: folder)
         self.forget()
 

@@ -22,13 +22,12 @@ from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import pair_reasons
-from hopper_gemm.model.lookup import Table, find
+from hopper_gemm.model.lookup import Pick, Table, find
 from hopper_gemm.model.menu import menu
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem, types_of
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.invariance import STEEP, parts_of
 from hopper_gemm.model.rules.pairs import filled_up, reachable
-from hopper_gemm.model.tuned import Pick
 from hopper_gemm.tune.measure.correctness import check, same_bits
 from hopper_gemm.tune.measure.workload import TYPES
 from tests.verify.busy import held

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from docs.generate.pages.counted import tile_order
 from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.rings import traced
 from docs.generate.pages.sources import recorded
@@ -23,7 +24,7 @@ from docs.generate.pages.wording import wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import clusters_at_once, tile_order, work_items
+from hopper_gemm.model.roofline import clusters_at_once, work_items
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.tables.ladder import MeasuredRung, Result, ladder

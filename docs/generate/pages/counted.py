@@ -10,6 +10,7 @@ import pandas as pd
 from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.predict import l2_bytes_per_stage
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.tune import limits
 from hopper_gemm.tune.study.row import Row
@@ -65,7 +66,7 @@ def panels(config: GemmConfig, problem: GemmProblem, sms: int = hopper.SM_COUNT)
     """
     height, width = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     down, across = roofline.tile_sides(config, problem.m, problem.n)
-    tiles = roofline.tile_order(down, across, config.raster, config.swizzle, config.serpentine)
+    tiles = tile_order(down, across, config.raster, config.swizzle, config.serpentine)
     at_once = sms // (config.cluster_m * config.cluster_n)
     sides = sum(height * rows + width * columns for rows, columns in unique_panels(tiles, at_once))
     return float(ELEMENT_BYTES * problem.k * sides), len(tiles) / at_once
@@ -90,17 +91,24 @@ def _derived(row: Mapping[str, Any]) -> dict[str, float]:
         "ahead_kib": ahead * footprint.stage_bytes / 1024,
         "span": footprint.swizzle_bytes,
         "wave_efficiency": limits.waves(config, problem).efficiency,
-        "l2_bytes_per_clock": sum(roofline.l2_bytes_per_stage(config, problem)) / clocks,
+        "l2_bytes_per_clock": sum(l2_bytes_per_stage(config, problem)) / clocks,
         "flop_per_smem_byte": limits.smem_intensity(config),
         "smem_bytes_per_flop": limits.smem_reads_per_flop(config),
     }
+
+
+def tile_order(
+    tiles_m: int, tiles_n: int, raster: str, swizzle: int, serpentine: bool, most: int | None = None
+) -> list[tuple[int, int]]:
+    """The cluster tiles (m, n) in the order of the kernel's scheduler, the first ``most`` of them; None for all."""
+    count = tiles_m * tiles_n if most is None else min(most, tiles_m * tiles_n)
+    return [roofline.tile_at(number, tiles_m, tiles_n, raster, swizzle, serpentine) for number in range(count)]
 
 
 def unique_panels(tiles: Sequence[tuple[int, int]], at_once: int) -> list[tuple[int, int]]:
     """Distinct rows and columns of tiles in each wave of so many: what the L2 must hold of A and of B at a time.
 
     Example:
-        >>> from hopper_gemm.model.roofline import tile_order
         >>> [unique_panels(tile_order(8, 8, "m", swizzle, False), 16)[0] for swizzle in (1, 4)]
         [(8, 2), (4, 4)]
     """

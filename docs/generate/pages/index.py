@@ -45,7 +45,7 @@ Superseded studies and those of one question: rows and `provenance.json` alone. 
 folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, if it has one.
 The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
 
-Best: as there; earlier kernels, mostly chained; rows of 2026-11-21 and of the night after do not name their board."""
+Best: as there, by earlier kernels. A board that rows do not name is `unknown`."""
 
 DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
 """Prefix of the name of an archived folder: its date."""

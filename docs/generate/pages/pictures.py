@@ -1,9 +1,12 @@
-"""Pictures of the docs and the notebooks: a wave of tiles, a time line; and the small PNGs of a notebook."""
+"""Pictures of the docs and the notebooks: a wave of tiles, a time line; copies for dark pages; and the small PNGs of a
+notebook."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from hopper_gemm.tune.tables.style import DPI
+from hopper_gemm.tune.study.files import write_whole
+from hopper_gemm.tune.tables.style import DPI, EVEN, FAINT, INK, OURS, THEIRS
 
 COLOURS = 256
 """Colours of the palette of a picture in a notebook."""
@@ -24,6 +28,31 @@ _SPANS = {
     "math": "#1f5f9f",
     "stores": "#e0a050",
 }
+
+DARK = {
+    "#ffffff": "#0d1117",  # the ground of GitHub's dark pages
+    INK: "#e6edf3",
+    "#000000": "#e6edf3",
+    FAINT: "#30363d",
+    EVEN: "#8b949e",
+    OURS: "#56b4e9",
+    THEIRS: "#e69f00",
+}
+"""Colours of a picture on a dark page by those on a light one; series keep to the lighter hues of Okabe and Ito."""
+
+
+def darkened(drawn: str) -> str:
+    """Return an SVG in the colours of :data:`DARK`.
+
+    Raises:
+        KeyError: it has a colour that has none there.
+    """
+    return re.sub(r"#[0-9a-f]{6}\b", lambda match: DARK[match[0]], drawn)
+
+
+def write_dark(path: Path) -> None:
+    """Write the copy of an SVG for dark pages beside it, as ``NAME-dark.svg``."""
+    write_whole(path.with_stem(f"{path.stem}-dark"), darkened(path.read_text()))
 
 
 def png(figure: Figure, dpi: float = DPI) -> bytes:

@@ -22,7 +22,7 @@ RUNS = {
     "H200": "h200/map-held-out",
     "H200, earlier": "archive/h200/2026-11-25-map-held-out",
     "H100": "h100/untuned/map-held-out-again",
-    "H100, earlier": "h100/untuned/map-held-out",
+    "H100, earlier": "archive/h100/2026-11-25-map-held-out",
 }
 """Runs of the held-out problems, each on boards of its own."""
 

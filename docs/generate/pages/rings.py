@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 
 from docs.generate.measurements import measurement
-from docs.generate.pages.counted import panels, unique_panels, with_counters
+from docs.generate.pages.counted import panels, tile_order, unique_panels, with_counters
 from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
 from docs.generate.pages.sources import pairs_by, recorded, share, spans
 from docs.generate.pages.wording import cube, percent, spread
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.study.reader import read_provenance

@@ -19,9 +19,10 @@ from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.lookup import without_pdl
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import results_root, without_pdl
+from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.reader import Study
@@ -334,8 +335,8 @@ def sources_on_h100s() -> str:
     )
 
 
-def leave_one_out() -> str:
-    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
+def worth_of_ideas() -> list[tuple[str, list[tuple[float, str]]]]:
+    """Return of each idea, most first, the tuned configs' speed over that without it, and the problem."""
     rows = [row for row in recorded("leave-one-out").stage("sweep") if row.ok]
     timed = grouped(rows, lambda row: row.point.problem)
     worth = defaultdict[str, list[tuple[float, str]]](list)
@@ -344,8 +345,13 @@ def leave_one_out() -> str:
         for idea, other in without(entry.config):
             if other in speeds:
                 worth[idea].append((speeds[entry.config] / speeds[other], str(entry.problem)))
+    return sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]]))
+
+
+def leave_one_out() -> str:
+    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
     lines = []
-    for idea, of in sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]])):
+    for idea, of in worth_of_ideas():
         mean, low, high = over_problems(ratio for ratio, _ in of)
         figure = f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
         (least, _), (most, where) = min(of), max(of)
@@ -404,6 +410,18 @@ def held_out_table() -> str:
 def held_out_table_of_h100s() -> str:
     """The same on H100s."""
     return _held_out_table(on_h100s("map-held-out-again"))
+
+
+def held_out_before_on_h100s() -> str:
+    """A sentence on an earlier run of the same on H100s, in the archive."""
+    folder = "archive/h100/2026-11-25-map-held-out"
+    found = mapped(read(results_root() / folder).stage("map"))
+    pick, over = mean_figure(map(pick_of, found)), mean_figure(map(over_faster, found))
+    share = geometric_mean(one.pick / one.best for one in found)
+    return wrapped(
+        f"The model of before had {pick} there and {over} over the faster, on two other boards, and {share:.3f} of the "
+        f"best of the kernels that were measured, drawn ones among them ([rows](../results/{folder}))."
+    )
 
 
 def _held_out_table(study: Study) -> str:

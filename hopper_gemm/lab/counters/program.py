@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.lab.counters.counting import Stage, point_of
-from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch
+from hopper_gemm.tune.measure.arms import Launch, cublas_launch, kernel_launch, load_any
 from hopper_gemm.tune.measure.correctness import poison
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 from hopper_gemm.tune.point import Point

@@ -16,6 +16,8 @@ from hopper_gemm.compiler.child import Child, Handler
 from hopper_gemm.lab.counters.counting import Counted
 from hopper_gemm.lab.ladder.ladder_config import Side
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.roofline import work_items
+from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.point import Point
 
@@ -71,12 +73,17 @@ def _percent(part: np.ndarray, whole: np.ndarray, worked: np.ndarray) -> float:
     return float(100 * shares.mean(axis=1, where=worked).mean())
 
 
+def launched_ctas(kernel: LoadedKernel, problem: GemmProblem) -> int:
+    """Return the CTAs of a launch."""
+    return kernel.config.cluster_size * min(kernel.order[0], work_items(kernel.config, problem))
+
+
 def read_meter(kernel: LoadedKernel, problem: GemmProblem, sets: list[MatrixSet]) -> np.ndarray:
     """Launch a metered kernel on a set of matrices after the other without a pause; return (launches, CTAs, sides,
     fields) of int32."""
     import torch
 
-    shape = (len(sets), kernel.ctas(problem), len(SIDES), READING)
+    shape = (len(sets), launched_ctas(kernel, problem), len(SIDES), READING)
     readings = torch.zeros(shape, dtype=torch.int32, device="cuda")
     for operands, reading in zip(sets, readings, strict=True):
         kernel(operands.a, operands.b, operands.ours, readings=reading)
@@ -92,6 +99,11 @@ def measure_waits(
     from hopper_gemm.tune.measure.correctness import poison
 
     problem, first = workload.problem, workload.sets[0]
+    if problem.out_of_reach:
+        reach = f"{problem} {problem.layouts} has matrices out of TMA's reach"
+        return Counted(
+            point, reason=f"the meter watches one kernel that TMA feeds and {reach}; take {filled_up(problem)}"
+        )
     kernel = load(point.config, problem, store, METER)
     poison(first.ours)
     read_meter(kernel, problem, [first])

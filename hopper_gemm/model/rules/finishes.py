@@ -25,13 +25,9 @@ RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
 
 
-def in_reach(problem: GemmProblem) -> bool:
-    """Return True if TMA reaches the matrices of a problem, and a bias is read in whole groups of wgmma's columns."""
-    return not problem.out_of_reach and problem.n % hopper.WGMMA_N_STEP == 0
-
-
 def _in_reach(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
-    if not in_reach(problem):
+    """TMA reaches the matrices, and a bias is read in whole groups of wgmma's columns."""
+    if problem.out_of_reach or problem.n % hopper.WGMMA_N_STEP:
         yield f"the finish {finish} needs matrices in TMA's reach; pad {problem} to multiples of {hopper.WGMMA_N_STEP}"
 
 

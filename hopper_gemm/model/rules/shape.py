@@ -58,11 +58,9 @@ def _registers(kernel: Kernel) -> Iterator[str]:
             "consumers leave; take a smaller tile or more consumers"
         )
 
-    producer, crowded = (
-        kernel.registers.producer,
-        kernel.loads == "mixed" or (kernel.stream_k and kernel.split == "m"),
-    )
-    if crowded and kernel.consumers == 2 and producer == 24 and kernel.share_m == 3 * hopper.WGMMA_M:
+    crowded = kernel.loads == "mixed" or (kernel.stream_k and kernel.split == "m")
+    tight = kernel.consumers == 2 and kernel.registers.producer == 24
+    if crowded and tight and kernel.share_m == 3 * hopper.WGMMA_M:
         what = "stream_k" if kernel.stream_k else f'loads "{kernel.loads}"'
         yield f"{what} beside {kernel.accumulators} accumulators spills with chunks of 64 columns; take epi_n 32"
 

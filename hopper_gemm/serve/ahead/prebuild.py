@@ -112,10 +112,9 @@ def prebuild(
     among = tables(None if gpu is None else slug(gpu))
     pairs: dict[tuple[GemmProblem, Epilogue | None], None] = {}
     for given in listed("problems", problems, "problems"):
-        if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None):
-            pairs[GemmProblem.of(given[0]), given[1]] = None
-        else:
-            pairs[GemmProblem.of(given), None] = None
+        with_finish = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None)
+        problem, finish = given if with_finish else (given, None)
+        pairs[GemmProblem.of(problem), finish] = None
     parts = [(dtype, next(iter(finish), None)) for dtype, _, *finish in menu]
     for dtype, finish in (*((problem.dtype, finish or finish_of(problem)) for problem, finish in pairs), *parts):
         if dtype in FP8_DTYPES and not (finish and finish.scales):

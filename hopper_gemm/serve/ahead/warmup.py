@@ -15,11 +15,10 @@ from hopper_gemm.compiler.padded import behind_padding
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import own_paths
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, listed, shown, types_of
 from hopper_gemm.model.roofline import Chip
-from hopper_gemm.model.tuned import WARMUP, TunedEntry, slug, write_tuned
+from hopper_gemm.model.tuned import WARMUP, TunedEntry, own_paths, slug, write_tuned
 from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
@@ -44,9 +43,8 @@ class Warmed:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} problems loaded, {len(self.timed)} timed, in {self.seconds:.1f} s"]
-        lines += [
-            f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm" for entry in self.timed
-        ]
+        for entry in self.timed:
+            lines.append(f"  {_described(entry.problem)}: {entry.config}, {entry.speedup:.3f}x torch.mm")
         return "\n".join([*lines, *(f"  {_described(problem)} failed: {why}" for problem, why in self.failed.items())])
 
 

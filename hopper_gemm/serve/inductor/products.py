@@ -94,18 +94,13 @@ def _register_addmm() -> None:
 
     def configs(tensors: dict[str, torch.Tensor]) -> list[Any]:
         """Inductor's own lowering, and ours, of a product that the kernel can run."""
-        return [CustomOpConfig(), CustomOpConfig(hopper_gemm_addmm)] if offered(tensors) else []
+        return [CustomOpConfig(), CustomOpConfig(hopper_gemm_addmm)] if able(tensors["mat1"], tensors["mat2"]) else []
 
     try:
         register_custom_op_autotuning(ADDMM, config_generator=configs, min_speedup_threshold=GAIN)
     except TypeError:  # before 2.12: for operators of custom_op alone
         return
     _own[ADDMM] = user_lowerings[ADDMM]
-
-
-def offered(tensors: dict[str, torch.Tensor]) -> bool:
-    """Return True if the kernel can run an addmm of fake tensors, by name."""
-    return able(tensors["mat1"], tensors["mat2"])
 
 
 def able(a: torch.Tensor, b: torch.Tensor) -> bool:

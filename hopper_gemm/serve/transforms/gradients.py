@@ -65,9 +65,8 @@ def _save_layer(ctx: Any, call: Call) -> None:
     again = call.activation is not None
     wants_x, wants_w = ctx.needs_input_grad[:2]
     ctx.activation, ctx.scale, ctx.dtype = call.activation, call.scale, call.a.dtype
-    ctx.save_for_backward(
-        call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
-    )
+    kept = call.a if wants_w or again else None, call.b if wants_x or again else None, call.bias if again else None
+    ctx.save_for_backward(*kept)
     ctx.types = tuple(None if tensor is None else tensor.dtype for tensor in (call.bias, call.residual))
 
 

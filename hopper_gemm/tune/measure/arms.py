@@ -10,10 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from hopper_gemm.compiler.loader import LoadedKernel, load
+from hopper_gemm.compiler.padded import PaddedKernel, behind_padding
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.scaled import RECIPES
 from hopper_gemm.tune.measure.probes import load_spacer, spacer_elements
 from hopper_gemm.tune.measure.workload import MatrixSet
@@ -23,6 +28,11 @@ Launch = Callable[[MatrixSet], None]
 Kernel = Callable[..., None]
 """Multiplies A (m, k) by the transpose of B (n, k) into C (m, n), with options of a :class:`MatrixSet`: a
 :class:`hopper_gemm.compiler.loader.LoadedKernel`, or its stand-in in tests."""
+
+
+def load_any(config: GemmConfig, problem: GemmProblem, store: Path | None = None) -> LoadedKernel | PaddedKernel:
+    """Return a kernel, as of :func:`load`, for a problem of contiguous matrices, whether or not TMA reaches them."""
+    return behind_padding(load(config, problem, store), problem, store)
 
 
 def kernel_launch(kernel: Kernel) -> Launch:

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import torch
 
 from hopper_gemm.compiler.loader import IllegalConfigError
-from hopper_gemm.compiler.padded import load_any
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.tune.limits import least_seconds
-from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.arms import Arm, Kernel, Launch, kernel_launch, load_any, seconds_per_launch, touch
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.measure.baselines.base import Baseline, BaselineError
 from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose, choose_again

@@ -45,7 +45,6 @@ def _maybe_text(value: Any) -> str:
     return "" if value is None or not _text(value) else "text or null"
 
 
-TEXT, MAYBE_TEXT = _text, _maybe_text
 INTEGER, NUMBER = _is("an integer", int), _is("a number", int, float)
 
 NAME = re.compile(r"\w[\w.+-]{0,99}")
@@ -91,8 +90,8 @@ def _data(value: Any) -> str:
 
 SPEC = Object(
     {
-        **dict.fromkeys(("sampler", "name", "config"), TEXT),
-        **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
+        **dict.fromkeys(("sampler", "name", "config"), _text),
+        **{name: [_text] for name in ("regimes", "contexts", "against", "warm_start")},
         "data": _data,
         "space": _space,
         "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
@@ -104,32 +103,32 @@ SPEC = Object(
 SHAPE = Object(
     {
         "study": _name,
-        **dict.fromkeys(("source", "question", "spec_digest", "replayed_from", "record"), TEXT),
-        **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
+        **dict.fromkeys(("source", "question", "spec_digest", "replayed_from", "record"), _text),
+        **dict.fromkeys(("commit", "kernel"), _maybe_text),
         **dict.fromkeys(("rows", "cols"), _column),
         **dict.fromkeys(("facet_rows", "facet_cols"), lambda value: "" if value is None else _column(value)),
         **dict.fromkeys(("schema_version", "seed", "points"), INTEGER),
         **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
         "created": _moment,
-        "gpu": Object({"name": TEXT, "driver": TEXT, "uuid": TEXT}, ("name",)),
+        "gpu": Object({"name": _text, "driver": _text, "uuid": _text}, ("name",)),
         "spec": SPEC,
-        "versions": Object({...: MAYBE_TEXT}),
-        **dict.fromkeys(("missing", "finalists_from"), Object({...: TEXT})),
-        "boards": [TEXT],
-        "finalists": Object({...: [TEXT]}),
+        "versions": Object({...: _maybe_text}),
+        **dict.fromkeys(("missing", "finalists_from"), Object({...: _text})),
+        "boards": [_text],
+        "finalists": Object({...: [_text]}),
         **dict.fromkeys(("noise", "spent"), Object({...: NUMBER})),
         "skipped": Object({...: INTEGER}),
-        "even": Object({...: [TEXT]}),
-        "importance": Object({...: Object({"evaluator": TEXT, "parameters": Object({...: NUMBER})}, ("parameters",))}),
-        "protocols": [Object({"regime": TEXT}, ("regime",))],
+        "even": Object({...: [_text]}),
+        "importance": Object({...: Object({"evaluator": _text, "parameters": Object({...: NUMBER})}, ("parameters",))}),
+        "protocols": [Object({"regime": _text}, ("regime",))],
         "rungs": [
             Object(
-                {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config},
+                {"name": _text, "adds": _text, "from": _maybe_text, "config": _config},
                 ("name", "adds", "from", "config"),
             )
         ],
         "finished": Object(
-            {"rows": INTEGER, "digest": TEXT, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
+            {"rows": INTEGER, "digest": _text, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
         ),
     },
     ("schema_version", "study", "source", "created", "gpu", "spec"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hopper_gemm.model.problem import DATA, GemmProblem
+from hopper_gemm.model.problem import DATA, GemmProblem, shown
 from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
 from hopper_gemm.tune.parameters import WIDEST, current_values
@@ -443,11 +443,5 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
         elif mistake["type"] == "value_error":
             lines += [f"{where}: {line}" for line in text.splitlines()]
         else:
-            lines += [f"{where}: {line}, but got {_short(mistake['input'])}" for line in text.splitlines()]
+            lines += [f"{where}: {line}, but got {shown(mistake['input'])}" for line in text.splitlines()]
     return lines
-
-
-def _short(value: Any) -> str:
-    """Return a value for a message, cut: a number of a thousand digits would hide the rest."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

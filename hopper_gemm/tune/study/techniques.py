@@ -9,23 +9,16 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.study.pooling import grouped
 
 
-def promising(
-    configs: Sequence[Kernel],
-    problem: GemmProblem,
-    keep: int,
-    warm: Iterable[Kernel] = (),
-    chip: Chip = SXM,
-) -> set[Kernel]:
+def promising(configs: Sequence[Kernel], problem: GemmProblem, keep: int, warm: Iterable[Kernel] = ()) -> set[Kernel]:
     """Return the kernels, of configs that are legal on a problem, of the ``keep`` binaries that the model predicts to
     be fastest, with every config that launches one of these. A quarter of the binaries is spread evenly over the
     techniques, since the model may be wrong about a whole technique; binaries of ``warm`` configs stay whatever the
     model predicts."""
     ranked: dict[Kernel, tuple[Any, ...]] = {}
-    for config in sorted(configs, key=lambda config: predict(config, problem, chip).seconds):
+    for config in sorted(configs, key=lambda config: predict(config, problem).seconds):
         ranked.setdefault(config.compiled(), technique(config))
     by_technique = grouped(ranked, lambda key: ranked[key])
     each = keep // 4 // max(1, len(by_technique))

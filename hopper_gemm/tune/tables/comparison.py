@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pandas as pd
@@ -116,8 +116,7 @@ def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 def geometric_mean(values: Iterable[float]) -> float:
     """Return the geometric mean of positive numbers; NaN are left out."""
-    logarithms = [log(value) for value in values if value == value]
-    return exp(sum(logarithms) / len(logarithms))
+    return exp(fmean([log(value) for value in values if value == value]))
 
 
 def as_published(record: Mapping[str, Any]) -> Ratio:

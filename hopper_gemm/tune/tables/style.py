@@ -112,12 +112,8 @@ def speedup_norm(speedups: Iterable[float]) -> FuncNorm:
     """
     most = max((abs(np.log2(value)) for value in speedups if value > 0), default=0.0)
     octaves = 0.25 if most <= 0.25 else 0.5 if most <= 0.5 else 1.0
-    return FuncNorm((_octaves, np.exp2), vmin=2**-octaves, vmax=2**octaves)
-
-
-def _octaves(speedups: Any) -> Any:
-    """Return the binary logarithm, finite for the 0 that matplotlib tries."""
-    return np.log2(np.maximum(speedups, 2.0**-20))
+    # bounded below for the 0 that matplotlib tries
+    return FuncNorm((lambda ratios: np.log2(np.maximum(ratios, 2.0**-20)), np.exp2), vmin=2**-octaves, vmax=2**octaves)
 
 
 def speedup_bar(figure: Figure, norm: FuncNorm, axes: Any, speedups: Iterable[float]) -> None:

@@ -13,7 +13,7 @@ FINAL = {"spec": {"space": {}, "final": {"best": 2}}}
 
 
 @pytest.mark.results
-@pytest.mark.parametrize("name", ["h200", "archive/h200"])
+@pytest.mark.parametrize("name", ["h200", "archive/h200", "archive/h100"])
 def test_the_recorded_index_is_what_the_results_give(name):
     """``make pages`` writes it; a study that was added, changed or deleted since makes this fail."""
     root = results_root() / name

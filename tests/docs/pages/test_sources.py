@@ -7,12 +7,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from docs.generate.pages.counted import unique_panels
+from docs.generate.pages.counted import tile_order, unique_panels
 from docs.generate.pages.sources import beside, pairs_by, published, recorded, share, spans
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.roofline import tile_order
 from hopper_gemm.tune.study.reader import frame_of, read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import rows_of

@@ -20,11 +20,11 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table, find, own_paths
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
-from hopper_gemm.model.tuned import WARMUP, TunedEntry, read_tuned
+from hopper_gemm.model.tuned import WARMUP, TunedEntry, own_paths, read_tuned
 from hopper_gemm.serve import kernels
 from hopper_gemm.serve.ahead import prebuild
 from hopper_gemm.serve.ahead import warmup as room
@@ -58,7 +58,7 @@ class Gpu:
         monkeypatch.setattr(room, "isolated_seconds", self._times)
         monkeypatch.setattr(room, "_operands", lambda problem: (problem,))
         monkeypatch.setattr(room, "launch_torch", lambda problem: self.timed.append((problem, "torch.mm")) or 3e-6)
-        monkeypatch.setattr("hopper_gemm.model.lookup.local_root", lambda: folder)
+        monkeypatch.setattr("hopper_gemm.model.tuned.local_root", lambda: folder)
         kernels._picked.cache_clear()
         kernels._tables.cache_clear()
         kernels._kind.cache_clear()

@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.lookup import Pick, Table, find, tables
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import CONTEXTS, Pick, modelled, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
@@ -229,8 +229,8 @@ def _finalists_key(point: Point) -> str:
 def choose(
     tables: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str, chip: Chip = SXM
 ) -> Pick:
-    """Return our config for a problem on a GPU."""
-    return modelled(problem, chip) if config == "auto" else find(tables, problem, regime, context, chip)
+    """Return our config for a problem on a GPU; that of the model if it is ``"auto"``."""
+    return find([] if config == "auto" else tables, problem, regime, context, chip)
 
 
 def tables_of(path: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:

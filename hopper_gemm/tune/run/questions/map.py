@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import behind_padding, choices, menu
-from hopper_gemm.model.parts import parts_for
+from hopper_gemm.model.parts import PartsAtLaunch
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
@@ -53,6 +54,20 @@ LOOKS, NOISE = (Look(1, 0.03),), 0.005
 
 AHEAD = 8
 """Tasks that a worker holds, two for each problem: kernels of later tasks compile meanwhile."""
+
+
+def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
+    """The numbers of split-K parts worth a prediction: of :class:`PartsAtLaunch`, none if no number is allowed; of
+    other kernels their own.
+
+    Example:
+        >>> from hopper_gemm.model.config import GemmConfig
+        >>> from hopper_gemm.model.kernel import resolve
+        >>> kernel = resolve(GemmConfig(tile_m=128, tile_n=128, split_k=2, reduction="workspace", stagger=0))
+        >>> parts_for(kernel, GemmProblem(512, 512, 65536)), parts_for(kernel, GemmProblem(1024, 1024, 128))
+        ((2, 3, 8, 16, 22), (2,))
+    """
+    return tuple(map(int, PartsAtLaunch([kernel], chip)(problem)[1])) if kernel.parts_at_launch else (kernel.split_k,)
 
 
 def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip: Chip = SXM) -> dict[Point, str]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model import hopper
-from hopper_gemm.model.lookup import pick
+from hopper_gemm.model.lookup import pick, without_pdl
 from hopper_gemm.model.menu import PACE, choose
 from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.rules.invariance import forward, parts_of
-from hopper_gemm.model.tuned import TunedEntry, recorded_entries, without_pdl
+from hopper_gemm.model.tuned import TunedEntry, recorded_entries
 from hopper_gemm.tune.parameters import DEFAULTS
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
