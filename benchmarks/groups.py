@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import need_hopper
 from benchmarks.fp8 import timed
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.grouped import GroupedProblem
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--picks", type=int, default=1, help="kernels of a problem, by the model's order (default 1)")
     parser.add_argument("--dynamic", action="store_true", help="each with the dynamic scheduler too")
     options = parser.parse_args()
+    need_hopper()
 
     def problems(given: list[str] | None, listed: Any, grouping: str) -> list[GroupedProblem]:
         sizes = listed if given is None else [tuple(map(int, text.split(","))) for text in given]
