@@ -68,14 +68,16 @@ BY_HAND = {
 }
 """Commands that no test runs: pattern, and what they take."""
 
+LISTED = (*ELSEWHERE, *BY_HAND)
+
 
 def printed() -> list[str]:
     """Return the commands of all pages, each once, with their placeholders filled."""
     texts = [path.read_text() for path in PAGES]
-    found = {
+    commands = {
         command.replace("\n", " ") for text in texts for pattern in (LINE, SPAN) for command in pattern.findall(text)
     }
-    return sorted({filled(command) for command in found - NAMES})
+    return sorted({filled(command) for command in commands - NAMES})
 
 
 def filled(command: str) -> str:
@@ -86,5 +88,5 @@ def filled(command: str) -> str:
 
 
 def listed(command: str) -> bool:
-    """Return True if the command stands in :data:`ELSEWHERE` or :data:`BY_HAND`."""
-    return any(re.fullmatch(pattern, command) for pattern in (*ELSEWHERE, *BY_HAND))
+    """Return True if the command is one of :data:`LISTED`, which are not run as printed."""
+    return any(re.fullmatch(pattern, command) for pattern in LISTED)

@@ -15,17 +15,17 @@ from hopper_gemm.tune.measure.device import NoHopperError
 from tests.command import run
 from tests.conftest import ROOT, hoppers
 from tests.each import each
-from tests.printed import BY_HAND, ELSEWHERE, MEASURES, listed, printed
+from tests.printed import ELSEWHERE, LISTED, MEASURES, listed, printed
 
 RUN = [command for command in printed() if not listed(command)]
 
 
 def test_a_command_that_is_not_run_as_printed_is_run_by_what_the_list_names():
     """No entry of the lists is left over from a page that was changed."""
-    assert [place for place in ELSEWHERE.values() if not (ROOT / place).exists()] == []
+    assert [path for path in ELSEWHERE.values() if not (ROOT / path).exists()] == []
     commands = printed()
-    unused = [pattern for pattern in (*ELSEWHERE, *BY_HAND) if not any(re.fullmatch(pattern, one) for one in commands)]
-    assert unused == []
+    used = {pattern for pattern in LISTED for command in commands if re.fullmatch(pattern, command)}
+    assert [pattern for pattern in LISTED if pattern not in used] == []
     assert [command for command in RUN if not command.startswith("hopper-gemm ")] == []
 
 
