@@ -47,6 +47,7 @@ ELSEWHERE = {
     r"make reports": "tests/test_site.py",
     r"make headline": "tests/test_headline.py",
     r"make sweep|hopper-gemm sweep sweeps/seed-table\.toml( --out .*)?": "tests/test_cli.py",
+    r"hopper-gemm sweep sweeps/archive/options.toml --backend replay": "tests/test_printed.py",
     r"hopper-gemm simulate DIR": "tests/tune/search/test_simulate.py",
     r"make chapters|python -m docs\.generate\.chapters.*": "tests/docs/chapters",
     r"pip install .*|\.venv/bin/pip .*": ".ci/wheel",
