@@ -16,6 +16,8 @@ import sys
 import time
 from statistics import median
 
+from benchmarks import need_hopper
+
 PROBLEMS = [(m, n, k) for m in (1, 16, 256, 4096) for n, k in ((4096, 4096), (6144, 4096), (4096, 14336))]
 """The first, and further ones."""
 
@@ -95,6 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=20)
     count = parser.parse_args().processes
+    need_hopper()
     compiled = "import hopper_gemm, json, sys, torch; print(hopper_gemm.prebuild(map(tuple, json.loads(sys.argv[1])), "
     compiled += "gpu=torch.cuda.get_device_name()))"
     subprocess.run([sys.executable, "-c", compiled, json.dumps(PROBLEMS)], check=True)

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import need_hopper
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.lookup import use_table
 from hopper_gemm.model.problem import BLOCK
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", help="such as 64,7168,2048 (default: the list)")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
+    need_hopper()
     given = [tuple(map(int, text.split(","))) for text in options.problems or ()]
     problems: list[Any] = given or PROBLEMS
     use_table(None, alone=True)  # picks, whatever was tuned

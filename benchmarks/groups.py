@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import need_hopper
 from benchmarks.fp8 import timed
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.finish import Epilogue
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--tuned", action="store_true", help="what the tables serve instead of picks")
     parser.add_argument("--tune", type=int, help="time so many picks first, and keep the best in the user's table")
     options = parser.parse_args()
+    need_hopper()
     cases = cases_of(options)
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer = Timer(device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import sys
 from pathlib import Path
 
 from hopper_gemm.model.tuned import results_root
@@ -28,13 +29,16 @@ LAYOUTS = {"kk": "TN_ROW_MAJOR", "mk": "NN_ROW_MAJOR"}
 
 def main() -> None:
     """Ask for every problem of the menu's study."""
-    from nvMatmulHeuristics import (
-        NvMatmulHeuristicsFlags,
-        NvMatmulHeuristicsInterface,
-        NvMatmulHeuristicsMatmulLayout,
-        NvMatmulHeuristicsNvidiaGpu,
-        NvMatmulHeuristicsTarget,
-    )
+    try:
+        from nvMatmulHeuristics import (
+            NvMatmulHeuristicsFlags,
+            NvMatmulHeuristicsInterface,
+            NvMatmulHeuristicsMatmulLayout,
+            NvMatmulHeuristicsNvidiaGpu,
+            NvMatmulHeuristicsTarget,
+        )
+    except ImportError:
+        sys.exit("this needs the package nvMatmulHeuristics; pip install nvidia-matmul-heuristics")
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=FILE)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import hopper_gemm
+from benchmarks import need_hopper
 from hopper_gemm.compiler import extension
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.kernels import kernel_for
@@ -149,6 +150,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--out", type=Path, help="CSV to write")
     given = asked.parse_args()
+    need_hopper()
     found = []
     if hopper_gemm.prebuild().extension:
         with hopper_gemm.while_compiling("wait"):

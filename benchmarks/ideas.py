@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import need_hopper
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import LoadedKernel, launcher_of
 from hopper_gemm.lab.guard.binaries import EARLIER_ARGUMENTS, with_arguments
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
     asked = parser.parse_args()
+    need_hopper()
     entries = recorded_entries()
     jobs = [(problem, pick(entries, problem).config) for problem in problems(asked.problems)]
     with tempfile.TemporaryDirectory() as scratch:

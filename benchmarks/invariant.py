@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import need_hopper
 from benchmarks.ideas import in_turns, sizes
 from docs.generate.todays_code import code_columns
 from hopper_gemm.compiler.padded import load_any
@@ -186,6 +187,7 @@ def main(clock: Callable[[], float] = time.monotonic) -> None:
     parser.add_argument("--gpu", default="NVIDIA H200", help="with --compile-only: the kind of GPU")
     parser.add_argument("--compile-only", action="store_true")
     asked = parser.parse_args()
+    need_hopper()
     begun, problems = clock(), LISTS[asked.list]()
     arms = asked.arms or (ARMS if asked.list.startswith("rows") else ARMS[:3])
     name = asked.gpu if asked.compile_only else torch.cuda.get_device_name()

@@ -7,6 +7,7 @@ repository's root: ``python -m benchmarks.itself``.
 
 from __future__ import annotations
 
+from benchmarks import need_hopper
 from hopper_gemm.compiler.store import default_store
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.bench import Bench
@@ -24,6 +25,7 @@ def main() -> None:
     Raises:
         RuntimeError: a point could not be measured.
     """
+    need_hopper()
     bench = Bench(describe_current(), default_store())
     print("problem context speedup low high us baseline_us")
     for problem in (GemmProblem(*sizes) for sizes in PROBLEMS):

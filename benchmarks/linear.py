@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks import finishes
+from benchmarks import finishes, need_hopper
 from hopper_gemm.compiler.loader import LoadedKernel
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.config import GemmConfig
@@ -281,6 +281,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further problem after so long")
     parser.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
     asked, begun = parser.parse_args(given), time.monotonic()
+    need_hopper()
     jobs = [(GemmProblem(*one), BIAS_GELU) for one in PROBLEMS] + [(GemmProblem(*one), GATED) for one in GATED_PROBLEMS]
     if asked.quack:
         jobs = [*jobs[len(PROBLEMS) :], *((GemmProblem(*one), BIAS_TANH) for one in PROBLEMS), *jobs[: len(PROBLEMS)]]

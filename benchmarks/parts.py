@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+from benchmarks import need_hopper
 from hopper_gemm.compiler.store import default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
@@ -60,6 +61,7 @@ def points() -> Iterator[tuple[str, Point]]:
 
 def main() -> None:
     """Measure everything; what could not be measured is named on stderr."""
+    need_hopper()
     bench = Bench(describe_current(), default_store())
     out = csv.writer(sys.stdout)
     out.writerow(("problem", "layouts", "tile", "parts", "part_order", *COLUMNS, "code"))

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import need_hopper
 from benchmarks.host import host_times
 from docs.generate.todays_code import code_columns
 from hopper_gemm import matmul, while_compiling
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=3600.0, help="no problem is begun later than this")
     asked = parser.parse_args()
+    need_hopper()
     named = dict.fromkeys(one for path in asked.shapes for one in read_shapes(path).of_regime("burst"))
     problems = [one for one in named if one.out_of_reach]
     compile_ahead(problems)

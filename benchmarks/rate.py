@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from itertools import product
 
+from benchmarks import need_hopper
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
@@ -57,6 +58,7 @@ def raced(bench: Bench, asked: Sequence[Point]) -> list[int]:
 
 def main() -> None:
     """Measure both contexts."""
+    need_hopper()
     bench = Bench(describe_current())
     asked = {context: points(context) for context in ("chained", "isolated")}
     kernels = [KernelId.of(point.config, PROBLEM) for own in asked.values() for point in own]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import need_hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import CONTEXTS
@@ -35,6 +36,7 @@ def figures(bench: Bench, point: Point) -> dict[str, Any]:
 
 def main() -> None:
     """Measure everything."""
+    need_hopper()
     bench = Bench(describe_current())
     for problem in (SHORT, LONG):
         found = figures(bench, Point(problem, "cublas", context="isolated"))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import progress
 import torch
-from side_by_side import UNCOMPARED, Row, hopper, milliseconds, show
+from side_by_side import UNCOMPARED, Row, device_for, hopper, milliseconds, show
 from torch.nn import functional
 
 import hopper_gemm
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked.add_argument("--tokens", type=int, nargs="+", help="of each table's rows")
     asked.add_argument("--out", type=Path, help="file to which the table is appended, a line of JSON")
     given = asked.parse_args(arguments)
-    sizes, device = TINY if given.tiny else QWEN3_30B_A3B, "cuda" if torch.cuda.is_available() else "cpu"
+    sizes, device = TINY if given.tiny else QWEN3_30B_A3B, device_for(given.tiny)
     torch.manual_seed(0)
     theirs = Experts(sizes, gated_by_torch, functional.grouped_mm).to(device, torch.bfloat16)
     ours = Experts(sizes, gated_by_ours, hopper_gemm.grouped_mm).to(device, torch.bfloat16)

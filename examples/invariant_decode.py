@@ -17,7 +17,7 @@ from pathlib import Path
 import progress
 import torch
 from decoder import TINY, Cache, Decoder, DecoderConfig
-from side_by_side import Row, hopper, show
+from side_by_side import Row, device_for, hopper, show
 
 import hopper_gemm
 
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked.add_argument("--tiny", action="store_true", help="a small model, on the CPU where there is no GPU")
     asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
-    config, device = TINY if given.tiny else SMALL, "cuda" if torch.cuda.is_available() else "cpu"
+    config, device = TINY if given.tiny else SMALL, device_for(given.tiny)
     batches, length = ((1, 2, 5), 6) if given.tiny else ((1, 7, 64, 200), 32)
     torch.manual_seed(0)
     model = FixedDecoder(config).to(device, torch.bfloat16)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import progress
 import torch
 from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
-from side_by_side import UNCOMPARED, Row, captured, hopper, milliseconds, recorded, show
+from side_by_side import UNCOMPARED, Row, captured, device_for, hopper, milliseconds, recorded, show
 
 import hopper_gemm
 from hopper_gemm import Epilogue, GemmProblem
@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
 @torch.no_grad()
 def main(arguments: Sequence[str] | None = None) -> list[Row]:
     given, began = parser().parse_args(arguments), time.monotonic()
-    config, device = TINY if given.tiny else LLAMA_3_8B, "cuda" if torch.cuda.is_available() else "cpu"
+    config, device = TINY if given.tiny else LLAMA_3_8B, device_for(given.tiny)
     prefill, decode, context = ((8, 12), (1, 3), 16) if given.tiny else (PREFILL, DECODE, CONTEXT)
     if given.tokens or given.compile:
         prefill, decode = tuple(given.tokens or (prefill if given.tiny else COMPILED)), ()

@@ -17,7 +17,7 @@ from pathlib import Path
 import progress
 import torch
 from decoder import QWEN_2_5_1_5B, TINY, Cache, Decoder, DecoderConfig
-from side_by_side import UNCOMPARED, Row, captured, hopper, milliseconds, show
+from side_by_side import UNCOMPARED, Row, captured, device_for, hopper, milliseconds, show
 
 import hopper_gemm
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     config = TINY if given.tiny else QWEN_2_5_1_5B
     if given.config is not None:
         config = DecoderConfig.of(json.loads(given.config.read_text()))
-    device, (prefill, decode) = "cuda" if torch.cuda.is_available() else "cpu", (12, 3) if given.tiny else (1024, 64)
+    device, (prefill, decode) = device_for(given.tiny), (12, 3) if given.tiny else (1024, 64)
     torch.manual_seed(0)
     model = Decoder(config).to(device, torch.bfloat16)
     if given.warmup:

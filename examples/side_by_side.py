@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import progress
 import torch
 
 Row = dict[str, Any]
@@ -55,6 +56,13 @@ UNCOMPARED = "no Hopper GPU here: torch multiplies on both sides, and no times a
 def hopper() -> bool:
     """Return True if the current device is a Hopper GPU; elsewhere torch runs everything."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def device_for(tiny: bool) -> str:
+    """Return ``"cuda"`` where there is a GPU, else ``"cpu"``; say what a full size takes without a Hopper GPU."""
+    if not tiny and not hopper():
+        progress.step("no Hopper GPU here: torch multiplies at full size, for minutes; --tiny ends within one")
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def show(title: str, rows: Sequence[Row], out: Path | None = None) -> None:

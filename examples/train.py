@@ -15,7 +15,7 @@ from pathlib import Path
 import progress
 import torch
 from decoder import TINY, Decoder, DecoderConfig
-from side_by_side import UNCOMPARED, Row, hopper, milliseconds, show
+from side_by_side import UNCOMPARED, Row, device_for, hopper, milliseconds, show
 from torch.nn import functional
 
 import hopper_gemm
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
     given = asked.parse_args(arguments)
     given.steps = given.steps or (20 if given.tiny else 200)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_for(given.tiny)
     config = DecoderConfig.of({**vars(TINY), "vocab_size": 256}) if given.tiny else SMALL
     batch, length = (4, 32) if given.tiny else (16, 512)
     torch.manual_seed(0)

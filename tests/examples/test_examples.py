@@ -58,6 +58,15 @@ def claims_no_speed(rows, text):
     return told and not columns & {"speedup", "ms", "patched eager", "fused eager"}
 
 
+def test_an_example_at_full_size_says_first_that_there_is_no_gpu(example, capsys, monkeypatch):
+    """Torch multiplies then, for minutes; nobody waits for them without a word."""
+    module = example("side_by_side")
+    monkeypatch.setattr(module, "hopper", lambda: False)
+    for tiny, lines in ((False, 1), (True, 0)):
+        module.device_for(tiny)
+        assert capsys.readouterr().err.count("no Hopper GPU here: torch multiplies at full size") == lines
+
+
 def test_a_llama_layer_gives_the_same_patched_and_fused(llama, capsys):
     rows = llama.main(["--tiny"])
     assert [(row["phase"], row["tokens"]) for row in rows] == [

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.compile, pytest.mark.results]
 EIGHT = range(1, len(CHAPTERS) + 1)
 
 
+@pytest.mark.timeout(600)  # sixteen kernels, beside other tests
 def test_the_printed_code_of_every_chapter_compiles_to_the_machine_code_of_its_rung_and_all_of_it_is_traced(
     tmp_path, kernel_store
 ):
