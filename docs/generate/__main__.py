@@ -539,6 +539,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "interleaved": studies.interleaved,
     "ways-out": studies.ways_out,
     **{f"samplers-{name}": partial(samplers.scores, name) for name in STUDIES},
+    "samplers-live": samplers.live,
+    "answer-live": samplers.live_answer,
     "matmul-heuristics": samplers.heuristics,
     "portability": portability.table,
     "portability-furthest": portability.furthest,

@@ -1,23 +1,28 @@
 """Simulated searches of the spaces that were recorded whole: what each sampler is worth, over trials and over seconds.
 
-Scores are computed from the runs of :mod:`benchmarks.samplers` and the rows that they searched.
+Scores are computed from the runs of :mod:`benchmarks.samplers` and the rows that they searched; searches of
+:mod:`benchmarks.live`, which measured, stand beside the simulated ones of their problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.samplers import FILE, STUDIES, kernels, tasks
+from docs.generate.pages.sources import read
 from docs.generate.pages.wording import wrapped
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.search.simulate import CLOSED, SHARE, WITHIN, random_search_regret
-from hopper_gemm.tune.study.reader import read_study
+from hopper_gemm.tune.study.reader import has_rows, read_study
+from hopper_gemm.tune.study.row import Row
+from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.tables.pivot import markdown
 
 COMPILE_SECONDS = 1.0
@@ -40,6 +45,17 @@ NAMES = {
     "QMCSampler": "Optuna QMC",
     "random": "random search",
 }
+
+LIVE = {
+    "prior": ("prior", 1),
+    "gp": ("gp", 1),
+    "tpe": ("TPESampler", 1),
+    "tpe-without": ("TPESampler", 0),
+    "random": ("random", 0),
+}
+"""Names of live searches, each with the simulated one's: its sampler, and whether it has the model."""
+
+NOT_LIVE = "A search on a GPU whose sampler is compared with another one on the same board was not recorded."
 
 
 @cache
@@ -161,6 +177,80 @@ def answer() -> str:
         f"without the model in {share('gp', False)}, random search in {share('random', False)}. On menu nothing was "
         "fitted to the rows."
     )
+
+
+def searched(root: Path) -> dict[str, list[list[Row]]]:
+    """Return the rows of every live search under a folder by sampler, seed by seed, in the order of its trials."""
+    folders = {name: sorted(root.glob(f"{name}-[0-9]*")) for name in LIVE}
+    rows = {name: [read(path).stage("sweep") for path in paths if has_rows(path)] for name, paths in folders.items()}
+    return {name: seeds for name, seeds in rows.items() if seeds}
+
+
+def shares_of_best(searches: dict[str, list[list[Row]]]) -> dict[str, list[np.ndarray]]:
+    """Return the speed of every trial over the best of all searches, by sampler and seed; 0 where a config did not run.
+
+    A config counts with the median of its speedups over all searches, lest its luckiest time decide.
+    """
+    ran = [row for seeds in searches.values() for rows in seeds for row in rows if row.ok]
+    speeds = pd.Series([row.figures["speedup"] for row in ran]).groupby([str(row.point.config) for row in ran]).median()
+    speeds /= speeds.max()
+    return {
+        name: [np.array([speeds.get(str(row.point.config), 0.0) for row in rows]) for rows in seeds]
+        for name, seeds in searches.items()
+    }
+
+
+def trials_until_close(shares: np.ndarray) -> int | None:
+    """Return the first trial within 1 % of the best; None where there is none."""
+    close = np.flatnonzero(shares >= 1 / (1 + WITHIN))
+    return int(close[0]) + 1 if len(close) else None
+
+
+def live(root: Path | None = None) -> str:
+    """The live searches beside the simulated ones of their problem: a section, or where there are none, a sentence."""
+    searches = searched(root or results_root() / "h100/live")
+    if not searches:
+        return NOT_LIVE
+    every = [row for seeds in searches.values() for rows in seeds for row in rows]
+    task, boards = place_of(every[0].point), {row.board for row in every}
+    most = max(len(rows) for seeds in searches.values() for rows in seeds)
+    simulated = runs().query("study == 'joint' and task == @task").set_index(["sampler", "model"])["needed"]
+    lines = []
+    for name, seeds in shares_of_best(searches).items():
+        needed = simulated.loc[[LIVE[name]]]
+        best = [[float(shares[:trials].max()) for shares in seeds] for trials in (8, most)]
+        cells = (
+            ", ".join(str(trials_until_close(shares) or "-") for shares in seeds),
+            *(f"{np.mean(reached):.3f} [{min(reached):.3f}, {max(reached):.3f}]" for reached in best),
+            "-" if np.isinf(needed.median()) else f"{needed.median():.0f}",
+            f"{(needed <= most).mean():.0%} of {len(needed)}",
+        )
+        knows = {"prior": "", "random": ""}.get(name, "with" if LIVE[name][1] else "without")
+        lines.append((NAMES[LIVE[name][0]], knows, *cells))
+    names = "trials to 1 %, seed by seed", "best of 8 trials", f"best of {most}"
+    table = markdown(("sampler", "model", *names, "replay: median trials", f"replay: runs within {most}"), lines)
+    text = wrapped(
+        f"Searches that measured, {task}, on {len(boards)} {every[0].gpu} board{'s' * (len(boards) > 1)}, one after "
+        f"the other, {most} trials each (`python -m benchmarks.live`, [rows](../results/h100/live)), beside the "
+        "simulated runs on the rows of joint, which are of an H200. *Trials to 1 %*: until a config within 1 % of the "
+        "best of all these searches, - where there was none. *Best*: over the best of all, the mean over seeds [least, "
+        "greatest]."
+    )
+    return f"## Live, beside the replay\n\n{text}\n\n{table}"
+
+
+def live_answer(root: Path | None = None) -> str:
+    """In a sentence how many live searches of each sampler came within 1 % of the best, and after how many trials."""
+    searches = searched(root or results_root() / "h100/live")
+    if not searches:
+        return NOT_LIVE
+    clauses = []
+    for name, seeds in shares_of_best(searches).items():
+        reached = [trials for shares in seeds if (trials := trials_until_close(shares)) is not None]
+        sampler = NAMES[LIVE[name][0]] + (" without the model" if name == "tpe-without" else "")
+        after = f" (after {', '.join(map(str, reached))} trials)" if reached else ""
+        clauses.append(f"{sampler} in {len(reached)} of {len(seeds)} searches{after}")
+    return wrapped(f"Live, measured on a GPU, samplers came within 1 % of the best: {'; '.join(clauses)}.")
 
 
 def heuristics() -> str:
