@@ -13,7 +13,7 @@ from benchmarks.fresh import KINDS, drawn
 from benchmarks.leave_one_out import entries, without
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
-from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of
+from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of, share_of_best
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
@@ -258,7 +258,7 @@ def map_answer() -> str:
     """What the map answers, in a sentence."""
     found = mapped(recorded("map").stage("map"))
     ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
-    share = geometric_mean(one.pick / one.best for one in found)
+    share = by_stratum(found).loc["all", "pick of best"]
     far = [bool(one.problem.out_of_reach) for one in found]
     parts = found, *([one for one, out in zip(found, far, strict=True) if out is where] for where in (False, True))
     pick, reached, padded = (mean_figure(map(pick_of, part)) for part in parts)
@@ -266,7 +266,7 @@ def map_answer() -> str:
         f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick} the speed of `torch.mm` in the "
         f"geometric mean: {reached} where TMA reaches the operands in place, {padded} on the {sum(far)} where it does "
         f"not, which is slow in `torch.mm` too. It is ahead by its whole interval on {ahead} and behind on {behind}, "
-        f"and has {share:.3f} of the speed of the best kernel that was measured beside it."
+        f"and has {share} of the speed of the best kernel that was measured beside it."
     )
 
 
@@ -370,9 +370,9 @@ def fresh() -> str:
 
 def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:
     means = mean_figure(map(pick_of, points)), mean_figure(map(over_faster, points))
-    shares = [geometric_mean(each) for each in zip(*((one.pick / one.best, one.best) for one in points), strict=True)]
+    shares = by_stratum(points).loc["all", ["pick of best", "best"]]
     least, behind = min(one.pick for one in points), sum(one.high < 1 for one in points)
-    return str(len(points)), *means, f"{least:.3f}x", str(behind), *(f"{x:.3f}" for x in shares)
+    return str(len(points)), *means, f"{least:.3f}x", str(behind), *shares
 
 
 def held_out_table() -> str:
@@ -417,7 +417,7 @@ def shares() -> str:
     told = []
     for name, of in parts.items():
         _, *each = zip(*of, strict=True)
-        told.append([name, str(len(of)), *(f"{geometric_mean(share):.3f}, {min(share):.2f}" for share in each)])
+        told.append([name, str(len(of)), *(f"{share_of_best(share)}, {min(share):.2f}" for share in each)])
     return f"{table}\n\n{markdown(columns, told)}"
 
 
