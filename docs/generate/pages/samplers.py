@@ -15,15 +15,18 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.samplers import FILE, STUDIES, kernels, tasks
+from docs.generate.pages.means import share_of_best
 from docs.generate.pages.sources import read
 from docs.generate.pages.wording import wrapped
 from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.menu import choices
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.search.simulate import CLOSED, SHARE, WITHIN, random_search_regret
-from hopper_gemm.tune.study.reader import has_rows, read_study
+from hopper_gemm.tune.study.pooling import grouped
+from hopper_gemm.tune.study.reader import has_rows
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import place_of
-from hopper_gemm.tune.tables.pivot import markdown
+from hopper_gemm.tune.tables.pivot import interval, markdown
 
 COMPILE_SECONDS = 1.0
 """Seconds that compiling a kernel takes on a core, rounded."""
@@ -253,33 +256,65 @@ def live_answer(root: Path | None = None) -> str:
     return wrapped(f"Live, measured on a GPU, samplers came within 1 % of the best: {'; '.join(clauses)}.")
 
 
-def heuristics() -> str:
-    """What the recorded rows say of nvMatmulHeuristics' configs: how many of them are kernels of the menu, and the best
-    of those beside the model's picks."""
+@cache
+def listed_by_heuristics() -> tuple[list[tuple[str, ...]], str]:
+    """Return what the recorded rows say of nvMatmulHeuristics' configs: a line for each problem with the best of those
+    that are kernels of the menu, beside the model's first of the same rows and today's pick; then sentences."""
     listed = pd.read_csv(results_root() / "measurements/matmul-heuristics.csv")
-    rows = [row for row in read_study(results_root() / STUDIES["menu"]).stage("map") if row.ok]
-    lines, counts = [], [0, 0]
+    rows = [row for row in read(results_root() / STUDIES["menu"]).stage("map") if row.ok]
+    rows = [row for row in rows if row.point.against == "cublas" and not row.point.is_baseline]
+    lines, counts, beside = list[tuple[str, ...]](), [0, 0], list[tuple[float, float]]()
     for (m, n, k), part in listed.groupby(["m", "n", "k"], sort=False):
-        own: dict[tuple[int, ...], float] = {}
-        for row in rows:
-            sizes, config = row.point.problem, row.point.config
-            if (sizes.m, sizes.n, sizes.k) == (m, n, k) and row.point.against == "cublas":
-                key = _shape(config)
-                own[key] = max(own.get(key, 0.0), row.figures["speedup"])
+        own = [row for row in rows if (row.point.problem.m, row.point.problem.n, row.point.problem.k) == (m, n, k)]
+        speeds: dict[Kernel, float] = {row.point.config: row.figures["speedup"] for row in own}
+        shapes: dict[tuple[int, ...], float] = {}
+        for kernel, speedup in speeds.items():
+            shapes[_shape(kernel)] = max(shapes.get(_shape(kernel), 0.0), speedup)
         names = ["cta_m", "cta_n", "cluster_m", "cluster_n", "split_k"]
-        theirs = [own.get(key) for key in part[names].itertuples(index=False, name=None)]
+        theirs = [shapes.get(key) for key in part[names].itertuples(index=False, name=None)]
         task = next(task for name, task in tasks("menu").items() if name.startswith(f"{m}x{n}x{k} "))
-        picks, best = task.speedups[task.predicted.argsort()], max(own.values())
-        shares = [_best(theirs[:top], best) for top in (1, 8, 16)] + [_best(picks[:top], best) for top in (1, 8)]
-        timed = sum(one is not None for one in theirs)
-        counts = [counts[0] + timed, counts[1] + len(theirs)]
-        lines.append((f"{m}x{n}x{k}", f"{timed} of {len(theirs)}", *shares))
-    heads = *(f"its best of {top}" for top in (1, 8, 16)), "our pick", "best of 8 picks"
-    table = markdown(("problem", "configs that were timed", *heads), lines)
-    told = (
-        f"{counts[0]} of its {counts[1]} configs are kernels of the menu. The others were not timed: that needs a GPU."
+        picks, best = task.speedups[task.predicted.argsort()], max(speeds.values())
+        now = speeds.get(choices(own[0].point.problem, 1)[0])
+        shares = [*(_best(theirs[:top], best) for top in (1, 8, 16)), *(_best(picks[:top], best) for top in (1, 8))]
+        timed = [speedup for speedup in theirs if speedup is not None]
+        if timed:
+            beside.append((max(timed) / best, float(picks[0]) / best))
+        counts = [counts[0] + len(timed), counts[1] + len(theirs)]
+        lines.append((f"{m}x{n}x{k}", f"{len(timed)} of {len(theirs)}", *shares, _best([now], best)))
+    kept, (their_mean, our_mean) = sum(bool(line[-1]) for line in lines), map(share_of_best, zip(*beside, strict=True))
+    return lines, wrapped(
+        f"{counts[0]} of its {counts[1]} configs are kernels of the menu; the others were not timed: that needs a GPU. "
+        f"On the {len(beside)} problems with any of them its best of 16 has {their_mean} of the best, our model's "
+        f"first of the same rows {our_mean}. Today's menu is another one than was timed: its pick is among the rows on "
+        f"{kept} of the {len(lines)} problems."
     )
-    return f"{table}\n\n{told}"
+
+
+def heuristics() -> str:
+    """The table of :func:`listed_by_heuristics` and its sentences."""
+    lines, text = listed_by_heuristics()
+    ours = "our model's first of the rows", "best of its 8", "today's pick"
+    heads = ("problem", "configs that were timed", *(f"its best of {top}" for top in (1, 8, 16)), *ours)
+    return f"{markdown(heads, lines)}\n\n{text}"
+
+
+def heuristics_answer() -> str:
+    """The sentences alone."""
+    return wrapped(f"Of nvMatmulHeuristics, {listed_by_heuristics()[1].replace(chr(10), ' ')}")
+
+
+def guided() -> str:
+    """In a sentence what the guided sweep reached, and with how many of the legal configs."""
+    study = read(results_root() / "h100/guided")
+    rows = [row for row in study.stage("sweep") if row.ok]
+    legal = len(next(iter(tasks("joint").values())).space)
+    clauses = []
+    for problem, own in grouped(rows, lambda row: row.point.problem).items():
+        row = max(own, key=lambda each: float(each.figures["speedup"]))
+        config = row.point.config
+        cell = f"{config.tile_m} x {config.k_depth}, {config.stages} stages"
+        clauses.append(f"{interval(row.figures)} at {problem} ({cell}, {len(own)} configs)")
+    return wrapped(f"A guided sweep on an H100 reached {' and '.join(clauses)}, of {legal} legal ones.")
 
 
 def _shape(config: Kernel) -> tuple[int, ...]:

@@ -301,24 +301,33 @@ def sources_on_h100s() -> str:
     single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")
     cells = single.pivot_table(index=["m", "tile_m", "k_depth"], columns="cluster_n", values="speedup").dropna()
     at_best = {size: of.loc[of[1].idxmax()] for size, of in cells.groupby(level="m")}
-    alone = ", ".join(f"{of[1]:.3f}x (cluster {of[2]:.3f}x) at {size}^3" for size, of in at_best.items())
+    alone = ", ".join(
+        f"{_best_of(single, of.name, 1)} (cluster {_best_of(single, of.name, 2)}) at {size}^3"
+        for size, of in at_best.items()
+    )
     where = {of.name[1:] for of in at_best.values()}
     axes = ["tile_n", "k_depth", "stages"]
     ways = grid.pivot_table(index=[*axes, "consumers"], columns="schedule", values="speedup").dropna()
-    best = {schedule: of.speedup.max() for schedule, of in grid.groupby("schedule")}
+    best = {schedule: interval(of.loc[of.speedup.idxmax()]) for schedule, of in grid.groupby("schedule")}
     wide = chunks.pivot_table(index=[*axes, "swizzle"], columns="epi_n", values="speedup").dropna()
     return wrapped(
         f"C's table by single CTAs without a serpentine walk: the best cell is M tile and K depth "
         f"{' and '.join(f'{tile} x {depth}' for tile, depth in sorted(where))}, {alone}; of {len(cells)} cells "
         f"clusters of two are worth {spread(cells[2] / cells[1])}. B's grid without a producer, as there: at best "
-        f"{best['multistage']:.3f}x, with a producer {best['cooperative']:.3f}x; a producer is worth "
+        f"{best['multistage']}, with a producer {best['cooperative']}; a producer is worth "
         f"{spread(ways['cooperative'] / ways['multistage'])} in {len(ways)} pairs. D's grid: chunks of 64 columns "
         f"instead of its 16 are worth {spread(wide[64] / wide[16])} in {len(wide)} pairs."
     )
 
 
-def leave_one_out() -> str:
-    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
+def _best_of(rows: pd.DataFrame, cell: tuple[int, int, int], cluster: int) -> str:
+    """Return the fastest row of a cell in a cluster of so many CTAs along n, with its interval."""
+    own = rows[(rows.m == cell[0]) & (rows.tile_m == cell[1]) & (rows.k_depth == cell[2]) & (rows.cluster_n == cluster)]
+    return interval(own.loc[own.speedup.idxmax()])
+
+
+def worth_of_ideas() -> list[tuple[str, list[tuple[float, str]]]]:
+    """Return of each idea, most first, the tuned configs' speed over that without it, and the problem."""
     rows = [row for row in recorded("leave-one-out").stage("sweep") if row.ok]
     timed = grouped(rows, lambda row: row.point.problem)
     worth = defaultdict[str, list[tuple[float, str]]](list)
@@ -327,13 +336,35 @@ def leave_one_out() -> str:
         for idea, other in without(entry.config):
             if other in speeds:
                 worth[idea].append((speeds[entry.config] / speeds[other], str(entry.problem)))
+    return sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]]))
+
+
+def leave_one_out() -> str:
+    """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
     lines = []
-    for idea, of in sorted(worth.items(), key=lambda item: -geometric_mean([ratio for ratio, _ in item[1]])):
-        mean, low, high = over_problems(ratio for ratio, _ in of)
-        figure = f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
+    for idea, of in worth_of_ideas():
         (least, _), (most, where) = min(of), max(of)
-        lines.append((f"`{idea}`", str(len(of)), figure, f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"))
+        figures = _gain(of), f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"
+        lines.append((f"`{idea}`", str(len(of)), *figures))
     return markdown(("idea", "problems", "worth, mean", "least", "most"), lines)
+
+
+def _gain(of: Sequence[tuple[float, str]]) -> str:
+    mean, low, high = over_problems(ratio for ratio, _ in of)
+    return f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
+
+
+def ideas_answer() -> str:
+    """In a sentence which ideas are worth something by their whole interval, and which are not."""
+    several = [(idea, of) for idea, of in worth_of_ideas() if len(of) > 1]
+    sure = [idea for idea, of in several if over_problems(ratio for ratio, _ in of)[1] > 1]
+    worth = ", ".join(f"`{idea}` {_gain(of)} ({len(of)} problems)" for idea, of in several if idea in sure)
+    others = ", ".join(f"`{idea}` {_gain(of)}" for idea, of in several if idea not in sure)
+    alone = ", ".join(f"`{idea}` {_gain(of)} at {of[0][1]}" for idea, of in worth_of_ideas() if len(of) == 1)
+    return wrapped(
+        f"*Answer.* In the mean over the problems whose tuned config has it, by the whole interval: {worth}. Not sure "
+        f"to gain in the mean: {others}. On one problem alone: {alone}."
+    )
 
 
 def groups() -> str:
