@@ -84,7 +84,7 @@ for cube, part in ratio.groupby("cube"):
 
 # %% [markdown]
 # Stages of 64 elements of k (k_depth 4) lead at both sizes, three of them as well as more where more fit; the best
-# with 32 or 128 are 1.3 to 3.6 % behind. Near the best a late release (stagger 1) costs 0.3 and 0.2 % in the median.
+# with 32 or 128 are 1.3 to 3.5 % behind. Near the best a late release (stagger 1) costs 0.3 and 0.2 % in the median.
 # It costs 37 % where a ring of two stages is left with nothing ahead, 256x128 with k_depth 8.
 #
 # ## Alternating multicast
