@@ -70,6 +70,7 @@ plt.show()
 # %%
 most = rows.groupby(["cube", "tile_m", "tile_n", "k_depth", "multicast"]).stages.transform("max")
 rows["fill"] = np.where(rows.stages == most, "max", rows.stages.astype(str))
+print("behind the best of all, at least:", rows.groupby(["cube", "k_depth"]).behind.min().round(3).to_dict())
 rows.pivot_table(index=["cube", "stagger"], columns=["k_depth", "fill"], values="speedup", aggfunc="max").round(3)
 
 # %%
