@@ -185,9 +185,9 @@ def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.Dat
     """Return the main effect of every varied parameter near the best: speedup relative to its first value.
 
     For each value, configs of a group are matched with those that differ from them in this parameter alone, and in
-    what ``"auto"`` and ``"max"`` make of it where these are not varied, if the faster of a match reaches the share ``near`` of the best speedup of all rows; the effect is the geometric mean of
-    the ratios of their speedups. Columns are parameter, value, effect, least, greatest, matches; there is one row for
-    each value but the first.
+    what ``"auto"`` and ``"max"`` make of it where these are not varied, if the faster of a match reaches the share
+    ``near`` of the best speedup of all rows; the effect is the geometric mean of the ratios of their speedups. Columns
+    are parameter, value, effect, least, greatest, matches; there is one row for each value but the first.
     """
     ok = rows[rows["status"] == "ok"]
     least = near * ok["speedup"].max() if len(ok) else 0.0
