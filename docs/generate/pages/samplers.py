@@ -253,7 +253,9 @@ def live_answer(root: Path | None = None) -> str:
         sampler = NAMES[LIVE[name][0]] + (" without the model" if name == "tpe-without" else "")
         after = f" (after {', '.join(map(str, reached))} trials)" if reached else ""
         clauses.append(f"{sampler} in {len(reached)} of {len(seeds)} searches{after}")
-    return wrapped(f"Live, measured on a GPU, samplers came within 1 % of the best: {'; '.join(clauses)}.")
+    row = next(iter(searches.values()))[0][0]
+    where = f"{row.point.problem} on an {row.gpu}"
+    return wrapped(f"Live at {where} samplers came within 1 % of the best of all searches: {'; '.join(clauses)}.")
 
 
 @cache
