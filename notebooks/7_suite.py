@@ -90,7 +90,7 @@ axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
-# Isolated: 1.050 over `torch.mm` in the geometric mean, 1.029 over the faster of both baselines on each problem.
+# Isolated: 1.050 over `torch.mm` in the geometric mean, 1.030 over the faster of both baselines on each problem.
 # Chained, with an earlier kernel, 1.052 and 1.034: what is more there is mostly 1024^3, where PDL hides the start of a
 # launch behind its predecessor. Everything above 150 us is ahead of both. Behind the faster are 1234x4096x4096, which
 # runs another config since, 64x28672x4096 and 2048^3; least ahead are 128x8192x8192 and 2304x2304x4096, short problems
@@ -148,7 +148,7 @@ steady = moved[moved.us > 20]
 print(f"beyond 20 us: {steady[list(others)].min().min():.1f} to {steady[list(others)].max().max():.1f} %")
 
 # %% [markdown]
-# Means move by 0.1 to 0.3 % from board to board and kernel to kernel; single problems beyond 20 us by up to 3.3 %.
+# Means move by 0.1 to 0.3 % from board to board and kernel to kernel; single problems beyond 20 us by up to 3.0 %.
 #
 # ## Short and drawn problems
 

@@ -32,6 +32,7 @@ from docs.generate.measurements import measurement, record
 from hopper_gemm.model.predict import ModelConstants, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
+from hopper_gemm.tune.measure.verdict import Z
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.shapes import STRATA
 
@@ -261,7 +262,9 @@ def by_stratum(each: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
         some = [one for one in each if least <= one["torch_us"] * 1e-6 < most]
         if some:
             share = np.array([one["share"] for one in some])
-            figures = {"mean": np.exp(np.log(share).mean()), "median": np.median(share), "worst": share.min()}
+            mean, half = np.log(share).mean(), Z * np.log(share).std(ddof=1) / len(share) ** 0.5
+            figures = {"mean": np.exp(mean), "low": np.exp(mean - half), "high": np.exp(mean + half)}
+            figures |= {"median": np.median(share), "worst": share.min()}
             figures |= {f"{kind}_error": np.mean([one[kind] for one in some]) ** 0.5 for kind in ("near", "all")}
             about = {"from_us": f"{least * 1e6:g}", "to_us": f"{most * 1e6:g}", "count": len(some)}
             rows.append({**about, **{name: f"{figure:.4f}" for name, figure in figures.items()}})

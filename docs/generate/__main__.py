@@ -410,13 +410,19 @@ def menu_curve() -> str:
 
 
 def model_worth() -> str:
-    """Share of the best measured speed that the model's first choice has, by torch.mm's time; the worst in brackets."""
+    """Share of the best measured speed that the model's first choice has, by torch.mm's time; its 95 % interval over
+    problems, the worst."""
     frame = pd.read_csv(measurement("measurements/model.csv")).set_index(["from_us", "to_us", "problems"])
     rows = []
     for least, most in dict.fromkeys((least, most) for least, most, _ in frame.index):
         ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])
         found = [frame.loc[key] if (key := (least, most, name)) in frame.index else None for name in UNSEEN]
-        shares = ("" if one is None else f"{one['mean']:.3f} ({one['worst']:.2f}), {one['count']:.0f}" for one in found)
+        shares = (
+            ""
+            if one is None
+            else f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}] ({one['worst']:.2f}), {one['count']:.0f}"
+            for one in found
+        )
         rows.append((", ".join(ends) or "any time", *shares))
     return table(("torch.mm takes", *(f"{name}: share, worst, problems" for name in UNSEEN)), rows)
 
@@ -543,8 +549,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "interleaved": studies.interleaved,
     "ways-out": studies.ways_out,
     **{f"samplers-{name}": partial(samplers.scores, name) for name in STUDIES},
+    "samplers-live": samplers.live,
+    "answer-live": samplers.live_answer,
+    "answer-guided": samplers.guided,
+    "answer-heuristics": samplers.heuristics_answer,
+    "answer-ideas": studies.ideas_answer,
     "matmul-heuristics": samplers.heuristics,
     "portability": portability.table,
+    "portability-entries": portability.entries,
+    "portability-suite": portability.entries_sentence,
     "portability-furthest": portability.furthest,
     "portability-reason": portability.reason,
     "answer-portability": portability.answer,

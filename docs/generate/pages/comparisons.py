@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from math import ceil, log
+from math import atanh, ceil, log, sqrt, tanh
 from typing import Any
 
 import pandas as pd
@@ -31,7 +31,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries, results_root, slug
 from hopper_gemm.tune.limits import waves
-from hopper_gemm.tune.measure.verdict import mean_of
+from hopper_gemm.tune.measure.verdict import Z, mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import pooled
@@ -537,9 +537,10 @@ def power_answer() -> str:
     """A sentence on the order of kernels at the power cap, and whether it changes there."""
     rates = ran("tile-shape").groupby(["tile", "regime"])["speedup"].max().unstack("regime")
     alike = rates.rank().corr().loc["burst", "steady"]
+    low, high = (tanh(atanh(alike) + side * Z / sqrt(len(rates) - 3)) for side in (-1, 1))  # Fisher's interval
     return wrapped(
         "*Answer.* Not at 8192^3, the one problem of which a whole list of tiles was measured in both regimes: the "
-        f"ranks of its {len(rates)} tiles correlate by {alike:.2f}, and the fastest is the same. Speed is energy per "
-        "operation there: a kernel that moves fewer bytes and issues fewer instructions for each operation runs at a "
-        "higher clock."
+        f"ranks of its {len(rates)} tiles correlate by {alike:.2f} [{low:.2f}, {high:.2f}], and the fastest is the "
+        "same. Speed is energy per operation there: a kernel that moves fewer bytes and issues fewer instructions for "
+        "each operation runs at a higher clock."
     )

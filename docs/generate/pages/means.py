@@ -47,3 +47,9 @@ def over_problems(ratios: Iterable[float]) -> tuple[float, float, float]:
     mean = geometric_mean(values)
     half = student(len(values) - 1) * stdev(map(log, values)) / sqrt(len(values)) if len(values) > 1 else 0.0
     return mean, mean * exp(-half), mean * exp(half)
+
+
+def share_of_best(ratios: Iterable[float]) -> str:
+    """The figure of :func:`over_problems`, with its interval."""
+    mean, low, high = over_problems(ratios)
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"

@@ -13,7 +13,7 @@ from benchmarks.fresh import KINDS, drawn
 from benchmarks.leave_one_out import entries, without
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
-from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of
+from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of, share_of_best
 from docs.generate.pages.rings import rungs
 from docs.generate.pages.sources import origin, pairs_by, read, recorded
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
@@ -276,7 +276,7 @@ def map_answer() -> str:
     """What the map answers, in a sentence."""
     found = mapped(recorded("map").stage("map"))
     ahead, behind = sum(one.low > 1 for one in found), sum(one.high < 1 for one in found)
-    share = geometric_mean(one.pick / one.best for one in found)
+    share = by_stratum(found).loc["all", "pick of best"]
     far = [bool(one.problem.out_of_reach) for one in found]
     parts = found, *([one for one, out in zip(found, far, strict=True) if out is where] for where in (False, True))
     pick, reached, padded = (mean_figure(map(pick_of, part)) for part in parts)
@@ -284,7 +284,7 @@ def map_answer() -> str:
         f"*Answer.* On {len(found)} problems of a map the model's pick runs at {pick} the speed of `torch.mm` in the "
         f"geometric mean: {reached} where TMA reaches the operands in place, {padded} on the {sum(far)} where it does "
         f"not, which is slow in `torch.mm` too. It is ahead by its whole interval on {ahead} and behind on {behind}, "
-        f"and has {share:.3f} of the speed of the best kernel that was measured beside it."
+        f"and has {share} of the speed of the best kernel that was measured beside it."
     )
 
 
@@ -319,20 +319,29 @@ def sources_on_h100s() -> str:
     single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")
     cells = single.pivot_table(index=["m", "tile_m", "k_depth"], columns="cluster_n", values="speedup").dropna()
     at_best = {size: of.loc[of[1].idxmax()] for size, of in cells.groupby(level="m")}
-    alone = ", ".join(f"{of[1]:.3f}x (cluster {of[2]:.3f}x) at {size}^3" for size, of in at_best.items())
+    alone = ", ".join(
+        f"{_best_of(single, of.name, 1)} (cluster {_best_of(single, of.name, 2)}) at {size}^3"
+        for size, of in at_best.items()
+    )
     where = {of.name[1:] for of in at_best.values()}
     axes = ["tile_n", "k_depth", "stages"]
     ways = grid.pivot_table(index=[*axes, "consumers"], columns="schedule", values="speedup").dropna()
-    best = {schedule: of.speedup.max() for schedule, of in grid.groupby("schedule")}
+    best = {schedule: interval(of.loc[of.speedup.idxmax()]) for schedule, of in grid.groupby("schedule")}
     wide = chunks.pivot_table(index=[*axes, "swizzle"], columns="epi_n", values="speedup").dropna()
     return wrapped(
         f"C's table by single CTAs without a serpentine walk: the best cell is M tile and K depth "
         f"{' and '.join(f'{tile} x {depth}' for tile, depth in sorted(where))}, {alone}; of {len(cells)} cells "
         f"clusters of two are worth {spread(cells[2] / cells[1])}. B's grid without a producer, as there: at best "
-        f"{best['multistage']:.3f}x, with a producer {best['cooperative']:.3f}x; a producer is worth "
+        f"{best['multistage']}, with a producer {best['cooperative']}; a producer is worth "
         f"{spread(ways['cooperative'] / ways['multistage'])} in {len(ways)} pairs. D's grid: chunks of 64 columns "
         f"instead of its 16 are worth {spread(wide[64] / wide[16])} in {len(wide)} pairs."
     )
+
+
+def _best_of(rows: pd.DataFrame, cell: tuple[int, int, int], cluster: int) -> str:
+    """Return the fastest row of a cell in a cluster of so many CTAs along n, with its interval."""
+    own = rows[(rows.m == cell[0]) & (rows.tile_m == cell[1]) & (rows.k_depth == cell[2]) & (rows.cluster_n == cluster)]
+    return interval(own.loc[own.speedup.idxmax()])
 
 
 def worth_of_ideas() -> list[tuple[str, list[tuple[float, str]]]]:
@@ -352,11 +361,28 @@ def leave_one_out() -> str:
     """Return the table of ideas: speed of the tuned configs over their speed without the idea."""
     lines = []
     for idea, of in worth_of_ideas():
-        mean, low, high = over_problems(ratio for ratio, _ in of)
-        figure = f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
         (least, _), (most, where) = min(of), max(of)
-        lines.append((f"`{idea}`", str(len(of)), figure, f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"))
+        figures = _gain(of), f"{least - 1:+.1%}", f"{most - 1:+.1%}, {where}"
+        lines.append((f"`{idea}`", str(len(of)), *figures))
     return markdown(("idea", "problems", "worth, mean", "least", "most"), lines)
+
+
+def _gain(of: Sequence[tuple[float, str]]) -> str:
+    mean, low, high = over_problems(ratio for ratio, _ in of)
+    return f"{mean - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}]" if len(of) > 1 else f"{mean - 1:+.1%}"
+
+
+def ideas_answer() -> str:
+    """In a sentence which ideas are worth something by their whole interval, and which are not."""
+    several = [(idea, of) for idea, of in worth_of_ideas() if len(of) > 1]
+    sure = [idea for idea, of in several if over_problems(ratio for ratio, _ in of)[1] > 1]
+    worth = ", ".join(f"`{idea}` {_gain(of)} ({len(of)} problems)" for idea, of in several if idea in sure)
+    others = ", ".join(f"`{idea}` {_gain(of)}" for idea, of in several if idea not in sure)
+    alone = ", ".join(f"`{idea}` {_gain(of)} at {of[0][1]}" for idea, of in worth_of_ideas() if len(of) == 1)
+    return wrapped(
+        f"*Answer.* In the mean over the problems whose tuned config has it, by the whole interval: {worth}. Not sure "
+        f"to gain in the mean: {others}. On one problem alone: {alone}."
+    )
 
 
 def groups(name: str = "groups", opening: str = "") -> str:
@@ -397,9 +423,9 @@ def fresh() -> str:
 
 def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:
     means = mean_figure(map(pick_of, points)), mean_figure(map(over_faster, points))
-    shares = [geometric_mean(each) for each in zip(*((one.pick / one.best, one.best) for one in points), strict=True)]
+    shares = by_stratum(points).loc["all", ["pick of best", "best"]]
     least, behind = min(one.pick for one in points), sum(one.high < 1 for one in points)
-    return str(len(points)), *means, f"{least:.3f}x", str(behind), *(f"{x:.3f}" for x in shares)
+    return str(len(points)), *means, f"{least:.3f}x", str(behind), *shares
 
 
 def held_out_table() -> str:
@@ -456,7 +482,7 @@ def shares() -> str:
     told = []
     for name, of in parts.items():
         _, *each = zip(*of, strict=True)
-        told.append([name, str(len(of)), *(f"{geometric_mean(share):.3f}, {min(share):.2f}" for share in each)])
+        told.append([name, str(len(of)), *(f"{share_of_best(share)}, {min(share):.2f}" for share in each)])
     return f"{table}\n\n{markdown(columns, told)}"
 
 

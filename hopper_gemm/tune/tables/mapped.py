@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,7 +20,6 @@ from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import STRATA, stratum_of
 from hopper_gemm.tune.study.space import problem_label
-from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.pages.report import source_line
 from hopper_gemm.tune.tables.pivot import escaped, markdown_table
 from hopper_gemm.tune.tables.style import EVEN, OURS, STYLE, THEIRS, save
@@ -29,7 +28,8 @@ MAP_LEGEND = (
     "Speedups are geometric means over torch.mm. pick: what the model takes without timing anything; best of 8: of its "
     "eight best picks; best: of all that was measured of a problem, drawn kernels included; the best of several is "
     "their luckiest, by the noise of one measurement. Lists: the fastest of cuBLASLt's heuristic list. Ahead, behind: "
-    "problems whose whole interval of the pick lies above, below 1."
+    "problems whose whole interval of the pick lies above, below 1. Intervals: 95 %, for other processes and boards, "
+    "of each figure relative to it as wide as that of the pick."
 )
 
 
@@ -113,23 +113,28 @@ def by_stratum(problems: Sequence[Mapped]) -> pd.DataFrame:
 
 
 def _figures(problems: Sequence[Mapped]) -> dict[str, str]:
-    def mean(values: Iterable[float]) -> str:
-        return f"{geometric_mean(values):.3f}"
+    def mean(part: Sequence[Mapped], figure: Callable[[Mapped], float]) -> str:
+        """Return the geometric mean of a figure, whose interval is relative to it as wide as that of the picks."""
+        scaled = ((problem, figure(problem) / problem.pick) for problem in part)
+        ends = ((Ratio(one.pick * x, one.low * x, one.high * x, 1), one.torch_us) for one, x in scaled)
+        ratio = mean_of([published(*end) for end in ends])
+        return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
-    picks = mean_of([published(Ratio(one.pick, one.low, one.high, 1), one.torch_us) for one in problems])
     techniques = Counter(technique_words(problem.kernel) for problem in problems)
     worst = min(problems, key=lambda problem: problem.pick)
     listed = [problem for problem in problems if problem.listed is not None]
     return {
         "problems": str(len(problems)),
-        "pick": f"{picks.median:.3f} [{picks.low:.3f}, {picks.high:.3f}]",
+        "pick": mean(problems, lambda problem: problem.pick),
         "least": f"{worst.pick:.3f} {problem_label(worst.problem)}",
         "ahead": str(sum(problem.low > 1 for problem in problems)),
         "behind": str(sum(problem.high < 1 for problem in problems)),
-        "pick over the faster of torch.mm and lists": mean(problem.over_faster for problem in listed) if listed else "",
-        "best of 8": mean(problem.of_picks for problem in problems),
-        "best": mean(problem.best for problem in problems),
-        "pick of best": mean(problem.pick / problem.best for problem in problems),
+        "pick over the faster of torch.mm and lists": (
+            mean(listed, lambda problem: problem.over_faster) if listed else ""
+        ),
+        "best of 8": mean(problems, lambda problem: problem.of_picks),
+        "best": mean(problems, lambda problem: problem.best),
+        "pick of best": mean(problems, lambda problem: problem.pick / problem.best),
         "wins": ", ".join(f"{words} {count}" for words, count in techniques.most_common(3)),
     }
 

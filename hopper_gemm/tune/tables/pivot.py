@@ -12,7 +12,7 @@ import pandas as pd
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
-from hopper_gemm.tune.parameters import FIELDS, kernel_of
+from hopper_gemm.tune.parameters import DEFAULTS, FIELDS, kernel_of
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, frame_of
@@ -26,6 +26,9 @@ FORMATS = {
     **dict.fromkeys(("time_us", "baseline_us", "tensor_active"), "{:.1f}"),
     **dict.fromkeys(("tflops", "sm_mhz", "watts"), "{:.0f}"),
 }
+
+RESOLVED = ("auto", "max")
+"""Values that leave a parameter to the others."""
 
 NEAR = 0.9
 """Share of the best speedup that a config of each match reaches at least in :func:`effects`."""
@@ -181,17 +184,19 @@ def best_row(rows: pd.DataFrame) -> pd.Series | None:
 def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.DataFrame:
     """Return the main effect of every varied parameter near the best: speedup relative to its first value.
 
-    For each value, configs of a group are matched with those that differ from them in this parameter alone, if the
-    faster of a match reaches the share ``near`` of the best speedup of all rows; the effect is the geometric mean of
-    the ratios of their speedups. Columns are parameter, value, effect, least, greatest, matches; there is one row for
-    each value but the first.
+    For each value, configs of a group are matched with those that differ from them in this parameter alone, and in
+    what ``"auto"`` and ``"max"`` make of it where these are not varied, if the faster of a match reaches the share
+    ``near`` of the best speedup of all rows; the effect is the geometric mean of the ratios of their speedups. Columns
+    are parameter, value, effect, least, greatest, matches; there is one row for each value but the first.
     """
     ok = rows[rows["status"] == "ok"]
     least = near * ok["speedup"].max() if len(ok) else 0.0
-    table = []
+    table, named = [], {field for name in varied for field in PAIRS.get(name, ())}
+    # several grids may differ in parameters that none of them varies
+    apart = [field for field in FIELDS if field in ok and ok[field].nunique() > 1 and DEFAULTS[field] not in RESOLVED]
     for name in varied:
         first_value, *values = dict.fromkeys(ok[name]) if len(ok) else [None]
-        others = [other for other in varied if other != name]
+        others = [other for other in dict.fromkeys([*varied, *apart]) if other != name and other not in named]
         join: dict[str, Any] = {"on": others} if others else {"how": "cross"}
         for value in values:
             pairs = ok[ok[name] == first_value].merge(ok[ok[name] == value], suffixes=("_first", "_second"), **join)

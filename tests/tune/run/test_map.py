@@ -165,7 +165,7 @@ def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
     (table,) = view(read_study(tmp_path / "m")).tables
     assert table.cells.loc["all", "pick"] == "0.900 [0.895, 0.904]"
     assert table.cells.loc["all", "behind"] == "4"
-    assert table.cells.loc["all", "pick of best"] == "0.818"
+    assert table.cells.loc["all", "pick of best"] == "0.818 [0.814, 0.822]"
 
 
 def test_a_problem_whose_interval_ends_at_even_is_neither_ahead_nor_behind(tmp_path):

@@ -98,6 +98,18 @@ def test_effects_compare_like_with_like():
     assert found["matches"].tolist() == [2, 2]
 
 
+def test_configs_of_grids_that_differ_otherwise_are_not_matched():
+    """A parameter that sets grids apart is no part of another's effect, though no grid varies it."""
+    rows = [
+        {"status": "ok", "tile_n": tile_n, "staging": staging, "speedup": tile * way}
+        for staging, way in (("own", 1.0), ("ring", 0.95))
+        for tile_n, tile in ((128, 1.0), (256, 1.02))
+    ]
+    found = effects(pd.DataFrame(rows), ["tile_n"])
+    assert found[["effect", "least", "greatest"]].iloc[0].tolist() == pytest.approx([1.02] * 3)
+    assert found["matches"].tolist() == [2]
+
+
 def test_effects_far_from_the_best_are_left_out():
     rows = [
         {"status": "ok", "stages": stages, "stagger": stagger, "speedup": speedup}
