@@ -45,8 +45,8 @@ def measured(problem, constants=FITTED):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says; nothing beside its
-    limits slows a launch."""
+    """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says; nothing beside
+    its limits slows a launch."""
     truth = replace(FITTED, **fit.NOTHING, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
     found = {"isolated": tuple(measured(problem, truth) for problem in PROBLEMS), "chained": ()}
     monkeypatch.setattr(fit, "bursts_of", found.__getitem__)
