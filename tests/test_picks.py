@@ -87,6 +87,16 @@ def test_held_out_problems_and_those_left_out_are_not_fitted_to(recorded):
     assert set(dealt) == free
 
 
+def test_rows_that_are_added_move_no_problem_to_another_part(recorded, monkeypatch):
+    """Else problems count as left out to which the recorded constants were fitted."""
+    before = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
+    more = tuple(measured(problem) for problem in (*UNEVEN, *PROBLEMS))
+    monkeypatch.setattr(fit, "bursts_of", {"isolated": more, "chained": ()}.__getitem__)
+    after = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
+    assert len(after) > len(before)
+    assert after | before == after
+
+
 def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
     one = measured(PROBLEMS[0])
     expected, slower = one.seconds, one.seconds * np.where(one.share == 1, 1.25, 1.0)
