@@ -26,6 +26,9 @@ from math import log2
 
 from hopper_gemm.model.problem import GemmProblem
 
+LAST_SEEDS = ("fresh-6", "fresh-7")
+"""Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
+
 KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")
 EACH, LAYOUTS = 10, ("kk", "mk", "kn", "mn")
 LARGEST = 2**41

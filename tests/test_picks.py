@@ -27,6 +27,8 @@ from hopper_gemm.tune.study.row import Row
 from tests.conftest import ROOT
 
 HELD_OUT = GemmProblem(777, 4608, 3584)
+UNEVEN = [GemmProblem(m, n, k) for m in (64, 300, 2000) for n, k in ((256, 4008), (896, 520), (4096, 4096))]
+"""Problems that each slowing share concerns: rows of some start off sectors."""
 PROBLEMS = [
     *(GemmProblem(m, n, k) for m in (64, 300, 2000, 6000) for n, k in ((256, 4000), (896, 512), (5000, 1024))),
     HELD_OUT,
@@ -43,8 +45,9 @@ def measured(problem, constants=FITTED):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says."""
-    truth = replace(FITTED, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
+    """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says; nothing beside
+    its limits slows a launch."""
+    truth = replace(FITTED, **fit.NOTHING, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
     found = {"isolated": tuple(measured(problem, truth) for problem in PROBLEMS), "chained": ()}
     monkeypatch.setattr(fit, "bursts_of", found.__getitem__)
     return truth
@@ -53,8 +56,25 @@ def recorded(monkeypatch):
 def test_the_fit_finds_the_constants_behind_the_times(recorded, monkeypatch):
     named = ("l2_share", "launch")
     monkeypatch.setattr(fit, "START", {name: getattr(FITTED, name) for name in named})
-    found = fit.fit([])
-    assert found == {name: pytest.approx(getattr(recorded, name), rel=0.02) for name in named}
+    expected = {name: pytest.approx(getattr(recorded, name), rel=0.02) for name in named}
+    assert fit.fit([]) == expected | {name: pytest.approx(value, abs=1e-3) for name, value in fit.NOTHING.items()}
+
+
+def test_the_second_step_finds_what_slows_launches_and_keeps_their_mean_time():
+    """It goes by the order of a problem's kernels alone: that all times are twice as long changes nothing. ``level``
+    makes up for the shares, so that launches near the fastest are predicted no longer than without these on average."""
+    slowing = {"alike": 0.04, "shared": 0.03, "single": 0.02, "small": 0.01}
+    bursts = [measured(problem, replace(FITTED, **fit.NOTHING | slowing)) for problem in UNEVEN]
+    found = fit.slowing({}, [replace(burst, seconds=2 * burst.seconds) for burst in bursts])
+    assert {name: found[name] for name in slowing} == pytest.approx(slowing, rel=0.1)
+    changes = [
+        np.average(
+            fit.errors(replace(FITTED, **found), [burst]) - fit.errors(replace(FITTED, **fit.NOTHING), [burst]),
+            weights=np.exp((burst.share - 1) / fit.BESIDE),
+        )
+        for burst in bursts
+    ]
+    assert np.mean(changes) == pytest.approx(0.0, abs=0.002)
 
 
 def test_held_out_problems_and_those_left_out_are_not_fitted_to(recorded):
@@ -65,6 +85,16 @@ def test_held_out_problems_and_those_left_out_are_not_fitted_to(recorded):
     dealt = [one.problem for part in fit.parts() for one in part]
     assert len(dealt) == len(free)
     assert set(dealt) == free
+
+
+def test_rows_that_are_added_move_no_problem_to_another_part(recorded, monkeypatch):
+    """Else problems count as left out to which the recorded constants were fitted."""
+    before = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
+    more = tuple(measured(problem) for problem in (*UNEVEN, *PROBLEMS))
+    monkeypatch.setattr(fit, "bursts_of", {"isolated": more, "chained": ()}.__getitem__)
+    after = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
+    assert len(after) > len(before)
+    assert after | before == after
 
 
 def test_a_choice_is_judged_by_the_speed_of_what_it_takes():

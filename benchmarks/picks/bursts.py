@@ -11,6 +11,7 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks.fresh import LAST_SEEDS
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, work_items
@@ -75,10 +76,10 @@ def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Burs
 
     Args:
         context: isolated or chained.
-        folders: results folders, by default all recorded ones.
+        folders: results folders, by default all recorded ones but those that judge.
     """
     found: dict[tuple[GemmProblem, str], dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for study in map(read_study, recorded_folders() if folders is None else folders):
+    for study in map(read_study, _fitted_to() if folders is None else folders):
         kind = slug(study.provenance["gpu"]["name"])
         torn, reaching = (study.provenance["created"] < since for since in (WHOLE, MOVED))
         for row in study.stage("sweep", "final", "map"):
@@ -90,6 +91,10 @@ def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Burs
         for (problem, kind), kernels in found.items()
         if kind in CHIPS and len(kernels) >= LEAST
     )
+
+
+def _fitted_to() -> list[Path]:
+    return [folder for folder in recorded_folders() if folder.name not in LAST_SEEDS]
 
 
 def _usual(row: Row, context: str) -> bool:

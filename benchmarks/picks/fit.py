@@ -1,11 +1,11 @@
 """Fit the constants of :mod:`hopper_gemm.model.predict` to recorded bursts, and judge them on problems left out.
 
-    python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, a minute of two cores
+    python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, four minutes of two cores
     python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file
 
 Nothing is fitted to what sweeps/shapes/held_out.toml names. The constants are fitted to all other problems, and without
-each fifth of them, dealt by a seed: what they lose on problems that they have not seen is the model's worth. The
-fitted constants stand in the model (a test compares them).
+about a fifth of them at a time, dealt by a seed: what they lose on problems that they have not seen is the model's
+worth. The fitted constants stand in the model (a test compares them).
 
 Minimised, from round numbers on, by the method of Levenberg and Marquardt: squares of the logarithm of predicted over
 measured time of an H200. Every problem weighs the same; of its kernels those near its fastest weigh most; what differs
@@ -184,10 +184,12 @@ def not_held_out(context: str = "isolated") -> list[Bursts]:
 
 
 def parts() -> list[list[Bursts]]:
-    """The isolated problems that are not held out, dealt into :data:`PARTS` parts by a seed."""
-    problems = not_held_out()
-    order = random.Random(SEED).sample(problems, len(problems))
-    return [order[part::PARTS] for part in range(PARTS)]
+    """The isolated problems that are not held out, dealt into :data:`PARTS` parts, each by itself: rows that are added
+    later move no other problem into a part that was fitted to it."""
+    dealt: list[list[Bursts]] = [[] for _ in range(PARTS)]
+    for one in not_held_out():
+        dealt[random.Random(f"{SEED} {one.problem}").randrange(PARTS)].append(one)
+    return dealt
 
 
 def slowing(constants: Constants, bursts: Sequence[Bursts]) -> Constants:

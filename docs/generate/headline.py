@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs.generate.pages.comparisons import LAST_SEEDS, MARKED, ON_H100S, measured_kernels, todays_code
+from benchmarks.fresh import LAST_SEEDS
+from docs.generate.pages.comparisons import MARKED, ON_H100S, measured_kernels, todays_code
 from docs.generate.pages.reproduction import claims_of_readme
 from docs.generate.pages.sources import recorded
 from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN, mark

@@ -20,6 +20,8 @@ from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 class LowerBounds:
     """Bounds that are never above the seconds of :func:`hopper_gemm.model.predict.predict`, and mostly equal to them.
     What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
+    What the L2 passes on counts twice: the slowing of loads and an L2 that limit alike rises with it until it limits
+    most, and then falls, so that it is least at an end, where neighbours share evenly or not at all.
 
     Args:
         kernels: without stream-K, each with the part of its prediction that depends on it alone.
@@ -70,7 +72,10 @@ class LowerBounds:
         near = np.minimum(tiles, np.ceil(of.near / np.maximum(1.0, split * of.in_order)))
         in_row = np.minimum(near, np.ceil(wide / of.turn) * np.ceil(of.turn * near / (counts[0] * wide)))
         in_column = np.minimum(np.minimum(near, counts[0]), np.ceil(of.turn * near / wide))
-        passed = taken * (of.passed * (1 / np.array((in_row, in_column)) - constants.beyond) + off / constants.l2_share)
+        passed, unshared = (
+            taken * (of.passed * (part - constants.beyond) + off / constants.l2_share)
+            for part in (1 / np.array((in_row, in_column)), 1.0)
+        )
         swath = wide * of.reach[1]
         area = resident / items * of.reach[0] * of.reach[1]
         patch = np.minimum(area / swath, sides[0]) + np.minimum(swath, sides[1])
@@ -79,10 +84,15 @@ class LowerBounds:
             past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
         outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
         load = requested[0] + requested[1] + of.requested_beyond + of.read * split * patch + outside
-        l2 = (passed[0] + passed[1] + of.passed_beyond) * np.minimum(1.0, resident * of.sms)
         ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
+        l2, l2_unshared = (
+            (by[0] + by[1] + of.passed_beyond) * np.minimum(1.0, resident * of.sms) * ctas for by in (passed, unshared)
+        )
         ring, load = (math + of.wait + load) / of.depth, load * ctas
-        work = _norm(constants.sharpness, math * ctas, load, l2 * ctas, ring) * steps
+        limits = np.array((math * ctas, load, l2, ring))
+        most = limits.max(0)
+        work = _norm(constants.sharpness, *limits) * steps
+        alike = load * np.minimum(l2 / most**2, 1 / np.maximum(most, l2_unshared))
 
         epilogue = of.epilogue + of.gathered * split * np.ceil(of.chunks / split)
         rounds, behind = np.ceil(clusters / resident), work + epilogue
@@ -95,9 +105,12 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
+        seconds = _norm(constants.sharpness, total / clock, least)
         slowed = of.level + of.single * sum(sectors for _, sectors in predict.astray(problem))
+        if not blocks:
+            slowed += constants.shared * np.log(split) * (problem.bytes / chip.memory_rate / seconds) ** 2
         # less its rounding: ways that tie are all predicted
-        return _norm(constants.sharpness, total / clock, least) * slowed * (1 - 1e-12)
+        return seconds * (slowed + constants.alike * alike) * (1 - 1e-12)
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
         """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the

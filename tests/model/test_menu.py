@@ -121,13 +121,14 @@ def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
 
 
 def test_few_of_hundreds_of_ways_are_predicted_for_a_choice(monkeypatch):
-    """The bounds are close: ways whose bound is beyond the best prediction need none."""
+    """The bounds are close: ways whose bound is beyond the best prediction need none. By how much loads and an L2 that
+    limit alike slow a launch is bounded less closely than the rest."""
     predicted = []
     monkeypatch.setattr(menus, "predict_fixed", lambda *given: predicted.append(given) or predict_fixed(*given))
     problems = [*drawn(60)]
     for problem in problems:
         choose(problem)
-    assert len(predicted) < 4 * len(problems)
+    assert len(predicted) < 5 * len(problems)
 
 
 @pytest.mark.parametrize("columns", [0, 1])

@@ -32,18 +32,18 @@ def seconds(problem=CUBE, **changes) -> float:
 
 RANKED = [
     ("seed-table-first", GemmProblem(4096, 4096, 4096), 0.95),
-    ("seed-table-first", CUBE, 0.85),
+    ("seed-table-first", CUBE, 0.86),
     ("seed-table", GemmProblem(4096, 4096, 4096), 0.94),
-    ("seed-table", CUBE, 0.83),
+    ("seed-table", CUBE, 0.84),
     ("options", GemmProblem(4096, 4096, 4096), 0.5),
     ("options", CUBE, 0.5),
-    ("ladder-first", GemmProblem(4096, 4096, 4096), 0.92),
+    ("ladder-first", GemmProblem(4096, 4096, 4096), 0.91),
     ("ladder-first", CUBE, 0.9),
     ("ladder", GemmProblem(4096, 4096, 4096), 0.93),
     ("ladder", CUBE, 0.9),
     ("stagger", GemmProblem(8192, 8192, 512), 0.87),
     ("stagger", CUBE, 0.84),
-    ("tile-shape", CUBE, 0.69),
+    ("tile-shape", CUBE, 0.71),
 ]
 """Studies with the rank correlation that the model reaches at least."""
 
@@ -74,15 +74,17 @@ FIRST = {"seed-table": "seed-table-first", "ladder": "ladder-first"}
 
 @pytest.mark.parametrize("left_out", [FIRST.keys(), FIRST.values()], ids=["first kernel", "kernel of today"])
 def test_its_errors_are_those_that_it_states(left_out):
+    """Near the fastest these long launches are predicted 4 % too short, and differ by as much from one another."""
     found = pd.concat(
         bursts(study, problem).assign(best=lambda part: part["measured"].min())
         for study, problem, _ in RANKED
         if study not in left_out
     )
     error = np.log(found["predicted"] / found["measured"])
-    near = found["measured"] < found["best"] / 0.85
-    assert (error**2).mean() ** 0.5 < 0.12
-    assert (error[near] ** 2).mean() ** 0.5 < 0.045
+    near = error[found["measured"] < found["best"] / 0.85]
+    assert (error**2).mean() ** 0.5 < 0.125
+    assert abs(near.mean() + 0.04) < 0.005
+    assert near.std() < 0.04
 
 
 def test_isolated_searches_are_predicted_as_well_as_it_states():
@@ -208,7 +210,9 @@ def test_ranking_puts_the_recorded_best_tile_before_the_rest():
 @pytest.mark.parametrize("k", [4096, 14336])
 @pytest.mark.parametrize("study", ["edge", "edge-moved"])
 def test_rows_outside_cost_what_was_measured_of_them(study, k):
-    """Two tiles of 96 rows take twice as long with 97 rows as with 192, unless the last one moves back."""
+    """Two tiles of 96 rows take twice as long with 97 rows as with 192, unless the last one moves back. Predicted are
+    half of what that adds or less: rows outside add to loads, which then limit so much more than the L2 that the model
+    slows the launch less for the two."""
     kernel = resolve(GemmConfig(tile_m=64, tile_n=96, swap_ab=True, consumers=1, stages=10))
     kernel = ReachingOut.like(kernel) if study == "edge" else kernel
     few, all_inside = (predict(kernel, GemmProblem(m, 4096, k)).seconds for m in (97, 192))
@@ -219,7 +223,7 @@ def test_rows_outside_cost_what_was_measured_of_them(study, k):
     }
     if study == "edge":
         assert us[97] > 1.9 * us[192]
-        assert few > 1.45 * all_inside
+        assert few > 1.4 * all_inside
     else:
         assert us[97] < 1.1 * us[192]
         assert few < 1.1 * all_inside

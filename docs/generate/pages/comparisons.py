@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmarks.fresh import LAST_SEEDS
 from docs.generate import todays_code as today
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import ran
@@ -46,9 +47,6 @@ Record = Mapping[str, Any]
 
 ON_H100S = ("suite-tuned-on-h100", "suite-tuned-on-h100-second")
 """The suite on two boards of NVIDIA H100s, by entries that were tuned on a third."""
-
-LAST_SEEDS = ("fresh-6", "fresh-7")
-"""Problems that were drawn after the last fit of the model."""
 
 STEADY = (
     *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),

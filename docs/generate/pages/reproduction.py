@@ -8,7 +8,8 @@ from math import expm1, hypot
 from statistics import mean
 from typing import Any
 
-from docs.generate.pages.comparisons import LAST_SEEDS, ON_H100S, STEADY
+from benchmarks.fresh import LAST_SEEDS
+from docs.generate.pages.comparisons import ON_H100S, STEADY
 from docs.generate.pages.prices import invariant_rows
 from docs.generate.pages.sources import recorded
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, seconds_of

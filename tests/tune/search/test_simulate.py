@@ -39,9 +39,9 @@ def test_every_sampler_ends_with_the_recorded_best(seed_table):
 
 def test_a_guided_sampler_finds_the_best_of_a_large_space_in_a_twentieth_of_it():
     """What it is told beforehand is not the model behind the times: by rank they agree at less than 0.95, and its
-    favourite is behind."""
+    favourite is behind. Of ten seeds seven have the best within 1 %, at random fewer than four."""
     found, budget = [], 0
-    for seed in range(5):
+    for seed in range(10):
         study = synthetic.study(seed)
         assert len(study.space) > 1400
         budget = round(SHARE * len(study.space))
@@ -49,9 +49,9 @@ def test_a_guided_sampler_finds_the_best_of_a_large_space_in_a_twentieth_of_it()
         assert ranks < 0.95
         best = play(study, "gp", seed, budget, ahead=4)[1][-1]
         found.append(study.best / best - 1 <= WITHIN)
-    assert np.mean(found) >= 0.8
-    at_random = [play(study, "random", seed, budget)[1][-1] for seed in range(5)]
-    assert np.mean([study.best / best - 1 <= WITHIN for best in at_random]) < 0.6
+    assert np.mean(found) >= 0.7
+    at_random = [play(study, "random", seed, budget)[1][-1] for seed in range(10)]
+    assert np.mean([study.best / best - 1 <= WITHIN for best in at_random]) < 0.4
 
 
 def test_a_curve_counts_the_trials_until_it_is_close(seed_table):
