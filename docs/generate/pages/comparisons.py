@@ -16,6 +16,7 @@ from docs.generate.measurements import measurement
 from docs.generate.pages.depth import ran
 from docs.generate.pages.means import mean_figure, of_row, over_faster, pick_of
 from docs.generate.pages.prices import (
+    invariant_on_h100,
     invariant_published,
     invariant_ratios,
     invariant_rows,
@@ -80,9 +81,8 @@ def kernel_of(*names: str) -> str:
 
 
 MARKED: dict[str, Callable[[Row], bool]] = {
-    **dict.fromkeys(
-        (*ON_H100S, "suite-chained-on-h100", "suite", "suite-chained", "short", "fp8-tuned"), lambda row: True
-    ),
+    **dict.fromkeys((*ON_H100S, "suite-chained-on-h100", "steady-on-h100", "fp8-tuned"), lambda row: True),
+    **dict.fromkeys(("suite", "suite-chained", "short"), lambda row: True),
     "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
     "short-again": lambda row: row.figures["how"] == "model",
     **dict.fromkeys(LAST_SEEDS, lambda row: "pick 1" in row.figures["how"].split(", ")),
@@ -101,7 +101,7 @@ def measured_kernels(name: str) -> list[Measured]:
     if name in MARKED:
         return measured_of(recorded(name), figure_rows(name))
     if name == "invariant":
-        rows = [(row, GemmProblem(*row["problem"])) for row in invariant_rows("suite")]
+        rows = [(row, GemmProblem(*row["problem"])) for row in invariant_on_h100()]
     else:
         rows = [(row, GemmProblem(**row["problem"])) for row in measured_rows(name)]
     found = []
@@ -167,7 +167,7 @@ def headline() -> str:
         found = over(name, context).values()
         ours, both = figure(as_published(of["cublas"]) for of in found), figure(map(faster, found))
         lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
-    lines.append(("the same 24, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
+    lines.append(("the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     fp8 = over("fp8-tuned").values()
     ours, both = figure(as_published(of["cublas"]) for of in fp8), figure(map(faster, fp8))
     what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, one scale, over torch's `scaled_mm`"
@@ -193,7 +193,7 @@ def headline() -> str:
 
 def _invariant() -> tuple[str, str, str]:
     """The suite by batch-invariant kernels: figure over torch.mm, nothing over the faster, machine code."""
-    ratios = invariant_published(invariant_rows("suite"), "", "torch", "ours")
+    ratios = invariant_published(invariant_on_h100(), "", "torch", "ours")
     return figure(ratios.values()), "", mark_of("invariant")
 
 

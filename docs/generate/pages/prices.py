@@ -109,6 +109,11 @@ def costs(path: Path | None = None) -> str:
     return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
 
 
+def invariant_on_h100() -> list[dict[str, Any]]:
+    """Rows of the suite on an H100."""
+    return invariant_rows("suite", measurement("measurements/invariance-h100.jsonl"))
+
+
 def invariant_rows(name: str, path: Path | None = None) -> list[dict[str, Any]]:
     """Rows of ``benchmarks.invariant`` of one list."""
     found = path or measurement("measurements/invariance.jsonl")

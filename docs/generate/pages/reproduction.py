@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.fresh import LAST_SEEDS
 from docs.generate.pages.comparisons import ON_H100S, STEADY
-from docs.generate.pages.prices import invariant_rows
+from docs.generate.pages.prices import invariant_on_h100
 from docs.generate.pages.sources import recorded
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, seconds_of
 from hopper_gemm.tune.measure.verdict import component_of
@@ -72,7 +72,7 @@ def _compared(what: str, names: Sequence[str], command: str) -> tuple[str, ...]:
 
 
 def _invariant() -> tuple[str, ...]:
-    rows = [row for row in invariant_rows("suite") if row["workspace"] == "" and "ours" in row["us"]]
+    rows = [row for row in invariant_on_h100() if row["workspace"] == "" and "ours" in row["us"]]
     boards = Counter(str(row["problem"]) for row in rows)
     newest = {str(row["problem"]): row for row in rows}
     protocol = Burst(rest=0.01, timed=0.006)  # as benchmarks.invariant sets it

@@ -82,7 +82,7 @@ def test_a_line_of_figures_is_marked_by_the_machine_code_of_its_problems_and_the
     monkeypatch.setattr(comparisons, "todays_code", lambda: code)
     assert mark_of("suite") == "this version's for 1 of 2, 2026-11-25"
     lines = [{"problem": [64, 64, 64], "configs": {"ours": {}}, "us": {}}]
-    monkeypatch.setattr(comparisons, "invariant_rows", lambda name: lines)
+    monkeypatch.setattr(comparisons, "invariant_on_h100", lambda: lines)
     assert mark_of("invariant") == "not compared"
     lines[0] |= {"code": {"ours": "c0de"}, "dsl": "4.8.1"}
     assert mark_of("invariant") == "this version's"
@@ -99,11 +99,13 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "suite-chained": 24,
         "short": 24,
         "fp8-tuned": 24,
-        "fresh-5": 46,
+        "suite-chained-on-h100": 24,
+        "steady-on-h100": 1,
+        "fresh-6": 60,
+        "fresh-7": 60,
         "drawn": 13,
         "short-again": 8,
         "map-held-out": 134,
-        "served": 1,
     }
     assert {one.code != "" and one.dsl != "" for name in MARKED for one in measured_kernels(name)} == {True}
 
