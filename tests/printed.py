@@ -26,6 +26,7 @@ FILLED = {
     r"sweeps/(archive/)?NAME\.toml": "sweeps/archive/options.toml",
     r"PATHS?\b": "DIR/provenance.json",
     r"--shapes FILE": "--shapes sweeps/shapes/suite.toml",
+    r"--groups G\b": "--groups 8",
 }
 """What stands for a placeholder, as patterns; DIR, FILE and OUT are names in a folder of the test."""
 
@@ -64,7 +65,7 @@ ELSEWHERE = {
 """Where what a command does is run, of those that are not run as printed: pattern of the command, file or folder."""
 
 BY_HAND = {
-    r"python -m benchmarks\.(first|heuristics|ideas|invariant|rate|samplers|times).*": "a GPU, a package or minutes",
+    r"python -m benchmarks\.(first|heuristics|ideas|invariant|live|rate|samplers|times).*": "a GPU or minutes",
     r"hopper-gemm simulate results/h200/space": "twenty minutes",
 }
 """Commands that no test runs: pattern, and what they take."""

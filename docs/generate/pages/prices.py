@@ -280,14 +280,8 @@ EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 """Titles of the tables of a model, a step of training, a layer of experts."""
 
 
-def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
-    """Sentence on layers in one launch and on patched models, each as the least and the greatest of its speedups."""
-    rows = finished_rows(layers)
-    by_finish: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row.get("kernel") == rows[0].get("kernel"):
-            by_finish.setdefault(row["finish"], []).append(row)
-    gelu, gated = (_range(over(row, "eager") for row in by_finish[finish]) for finish in ("bias+gelu", "silu*up"))
+def in_models(examples: Path | None = None) -> str:
+    """Sentence on patched models and fused layers, each as the least and the greatest of its speedups."""
     tables = example_tables(examples)
     layers_timed = (tables[title]["rows"] for title in LAYER)
     timed = [row for rows in layers_timed for row in rows]
@@ -297,11 +291,10 @@ def in_models(layers: Path | None = None, examples: Path | None = None) -> str:
     compiled = [row for title in COMPILED for row in tables[title]["rows"]]
     beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
     return wrapped(
-        f"In models, on NVIDIA H200s: a layer with bias and gelu in one launch runs at {gelu} the speed of torch's "
-        f"operators, a gated one at {gated}; in CUDA graphs a patched layer of Llama-3-8B at {layer}, with fused "
-        f"epilogues at {fused}, and a patched model of a public architecture at {phases}. Beside torch.compile, in "
-        f"graphs, the fused layer alone runs at {beside}, fused and compiled at {within}: a compiled model takes the "
-        "fused calls and stays compiled. "
+        f"In models, on NVIDIA H200s, in CUDA graphs: a patched layer of Llama-3-8B runs at {layer} the speed of "
+        f"torch, with fused epilogues at {fused}, a patched model at {phases}. Beside torch.compile the fused layer "
+        f"alone runs at {beside}, fused and compiled at {within}: a compiled model takes the fused calls and stays "
+        "compiled. "
         "[All of them](docs/models.md#models)."
     )
 

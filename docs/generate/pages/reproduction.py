@@ -104,7 +104,7 @@ def _at_the_cap() -> tuple[str, ...]:
                 and (str(row.point.problem), row.point.regime) == (CAPPED, "steady")
             ):
                 best[row.board] = max(best.get(row.board, 0.0), row.figures["speedup"])
-    command = f"hopper-gemm compare {CAPPED.replace('x', ' ')} --regime steady --against cublas"
+    command = f"hopper-gemm compare {CAPPED.replace('x', ' ')} --regime steady --against cublas,heuristics"
     seen = f"not estimated; best of {len(best)} boards {min(best.values()):.3f}x to {max(best.values()):.3f}x"
     return f"{CAPPED} at the power cap", command, _minutes(_seconds(study, study.rows)), seen
 
