@@ -52,7 +52,7 @@ dsl-range:
 # The provider of CUTLASS Operators beside that package, whose files go to build/operators; needs no GPU.
 operators: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/operators -c constraints.txt nvidia-cutlass-operators
-	PYTHONPATH=build/operators:. $(BIN)/pytest tests/serve/test_operators.py
+	PYTHONPATH=build/operators:. $(BIN)/pytest tests/test_operators.py
 
 # The plug-in of vLLM in a running engine on a CPU, in an environment of its own, build/vllm: some minutes and 4 GB.
 vllm:

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "kernel": {"model"},
     "compiler": {"kernel", "model"},
     "serve": {"compiler", "model"},
+    "operators": {"compiler", "model", "serve"},
     "tune": {"compiler", "kernel", "model", "serve"},
     "tune.registry": set(),
     "tune.parameters": {"tune.registry", "compiler", "model"},

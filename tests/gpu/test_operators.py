@@ -8,7 +8,7 @@ import torch
 from tests.each import each
 
 library = pytest.importorskip("cutlass.operators", reason="make operators brings CUTLASS Operators")
-cases = pytest.importorskip("tests.serve.test_operators")
+cases = pytest.importorskip("tests.test_operators")
 
 pytestmark = pytest.mark.gpu
 

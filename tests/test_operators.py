@@ -17,7 +17,7 @@ from hopper_gemm.serve.reference import activated
 from tests.each import each
 
 library = pytest.importorskip("cutlass.operators", reason="make operators brings CUTLASS Operators")
-provider = pytest.importorskip("hopper_gemm.serve.operators")
+provider = pytest.importorskip("hopper_gemm.operators")
 
 M, N, K, GROUPS = 64, 32, 128, 4
 ENDS = torch.tensor([0, 24, 24, 64], dtype=torch.int32)
