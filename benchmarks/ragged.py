@@ -27,14 +27,14 @@ from benchmarks import need_hopper
 from benchmarks.host import host_times
 from docs.generate.todays_code import code_columns
 from hopper_gemm import matmul, while_compiling
-from hopper_gemm.compiler.padded import PADDED, PaddedKernel, load_any
+from hopper_gemm.compiler.padded import PADDED, PaddedKernel
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, PaddingId, default_store
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
+from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, load_any, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst

@@ -199,13 +199,20 @@ def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
     assert "  picked      this; the model's choice" in text
 
 
-@pytest.mark.parametrize("given", [("64", "64"), ("64", "64", "64", "--scales", "row"), ("--shapes", "x.toml")])
-def test_tune_refuses_groups_of_what_it_cannot_time_in_one_line(given):
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        (("64", "64"), ""),
+        (("64", "64", "64", "--scales", "row"), "--scales"),
+        (("64", "64", "64", "--seconds", "5", "--gpus", "1"), "--seconds, --gpus"),
+    ],
+)
+def test_tune_refuses_groups_of_what_it_cannot_time_in_one_line(given, wrong):
     done = run("tune", *given, "--groups", "4")
+    lacking = "--groups needs a problem as M N K"
+    refused = f"--groups times picks of one M N K of 16 bits on this GPU; leave out {wrong}"
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "hopper-gemm: --groups tunes one M N K of 16 bits on this GPU; leave out --shapes, --scales, replay"
-    ]
+    assert done.stderr.splitlines() == [f"hopper-gemm: {refused if wrong else lacking}"]
 
 
 def test_explain_tells_what_a_program_needs():

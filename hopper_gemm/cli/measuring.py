@@ -126,11 +126,16 @@ def tune(
     It goes into your tuned table, which matmul reads first. With --shapes every problem of a list is tuned, in one
     study; several GPUs tune several problems at a time. The same command goes on where the last run stopped.
 
-    With --groups it is for grouped_mm or bmm: the model's best --trials picks are timed, 16 by default.
+    With --groups it is for grouped_mm, or bmm whose second operand lies along k, as b.mT: the model's best --trials
+    picks are timed, 16 by default.
     """
     if groups is not None:
-        if m is None or n is None or k is None or shapes is not None or scales or backend == "replay":
-            raise ValueError("--groups tunes one M N K of 16 bits on this GPU; leave out --shapes, --scales, replay")
+        if m is None or n is None or k is None:
+            raise ValueError("--groups needs a problem as M N K")
+        others = {"--shapes": shapes, "--scales": scales, "--backend": backend == "replay", "--seconds": budget}
+        others |= {"--regime": regime == "steady", "--batch-invariant": batch_invariant, "--out": out}
+        if wrong := [name for name, value in (others | {"--gpus": gpus != "0", "--cluster": cluster}).items() if value]:
+            raise ValueError(f"--groups times picks of one M N K of 16 bits on this GPU; leave out {', '.join(wrong)}")
         _tune_groups(GroupedProblem(m, n, k, dtype, groups=groups, grouping=grouping), context, trials, long, as_json)
         return
     from hopper_gemm.cli.running import local_source, run_sweep

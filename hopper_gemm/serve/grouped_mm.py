@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch._C._functorch import is_legacy_batchedtensor
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.finish import ActivationName, Epilogue
@@ -145,7 +146,7 @@ def _multiplied(
         out = _finished(product, given)
     else:
         call = Call(a, b, bias, kind="mm")
-        if torch.compiler.is_compiling() or not a.is_cuda or watched(call):
+        if torch.compiler.is_compiling() or not a.is_cuda or watched(call) or not _plain(a, b, ends, bias):
             out = torch.ops.hopper_gemm.grouped_mm(*given)
         else:  # in half of the operator's time
             out = _Recorded.apply(*given) if needs_gradient(call) else _on_gpu(*given)
@@ -453,7 +454,9 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
     does, so that experts' weights need no copy."""
     a, b, offs, bias = ctx.saved_tensors
     to_a, to_b = ctx.needs_input_grad[:2]
-    direct = gradient.is_cuda and not (torch.is_grad_enabled() or watched(Call(gradient, gradient)))
+    direct = (
+        gradient.is_cuda and _plain(gradient) and not (torch.is_grad_enabled() or watched(Call(gradient, gradient)))
+    )
     operator = _on_gpu if direct else torch.ops.hopper_gemm.grouped_mm  # which takes twice as long
     multiply, of_bias = partial(operator, masked=ctx.masked), None
     if ctx.activation == "swiglu":
@@ -470,6 +473,13 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> tuple[Maybe, ...]:
         ones = gradient.new_ones(gradient.shape[0], STEP)
         of_bias = multiply(ones.t(), gradient, offs, torch.float32)[:, 0].to(ctx.dtype)
     return of_a, of_b, None, None, of_bias, None, None
+
+
+def _plain(*tensors: Maybe) -> bool:
+    """Return True if no tensor is of a subclass, such as one that waits for a collective, or batched by the vmap of
+    ``torch.autograd.grad(is_grads_batched=True)``, which :func:`watched` does not see."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    return all(type(tensor) in PLAIN and not is_legacy_batchedtensor(tensor) for tensor in given)
 
 
 class _Recorded(torch.autograd.Function):

@@ -454,3 +454,15 @@ def test_without_the_dispatcher_a_call_has_the_operators_output_and_gradients_al
         both = zip(derived(room._Recorded.apply, deep), derived(operator, deep), strict=True)
         assert all(torch.equal(ours, theirs) for ours, theirs in both)
     assert gpu
+
+
+def test_what_waits_or_is_batched_is_the_operators():
+    """A subclass may wait for a collective; the vmap of ``torch.autograd.grad`` is no transform of torch.func."""
+    seen = []
+
+    class Waiting(torch.Tensor):
+        pass
+
+    x = torch.randn(3, 4)
+    torch._vmap_internals._vmap(lambda part: seen.append(room._plain(part)) or part)(x)
+    assert (room._plain(x, None), room._plain(x, x.as_subclass(Waiting)), *seen) == (True, False, False)

@@ -51,8 +51,9 @@ KINDS_OF_GROUPS = {
 """Kinds of rows of benchmarks/groups.py, with the call."""
 
 GROUPS_TUNED = (
-    "Tuned on the same {gpu} by `hopper-gemm tune M N K --groups G`, which times the model's best picks on groups of "
-    "all sizes, and then measured with each routing:"
+    "Tuned on another {gpu} by `hopper-gemm tune M N K --groups G`, which times the model's best picks on groups of "
+    "all sizes, and then measured with each routing. What is best on such groups may lose where all rows are in one: "
+    "so did 64 groups of 64 rows, whose entry the recorded table leaves out:"
 )
 GROUPS_STUDY = (
     "Picks from 4 to 256 groups on an {gpu}, down to one row each; with `counts` half of the room routed, over "
