@@ -73,26 +73,26 @@ COLUMNS = (
 
 
 class Case(NamedTuple):
-    """A problem with its scales, none of 16 bits."""
+    """A problem of groups; ``scales`` is empty for 16-bit operands."""
 
     problem: GroupedProblem
     scales: str = ""
 
     @property
     def kind(self) -> str:
-        """Name in the rows."""
+        """Return the value of the column ``kind``."""
         return f"fp8 {self.scales}" if self.scales else self.problem.grouping
 
     @property
     def sizes(self) -> dict[str, int]:
-        """As the command line has them: of gradients those of the product that they belong to."""
+        """Return groups, rows of a group, n and k, as the command line takes them; of gradients their forward's."""
         problem = self.problem
         rows, k = (problem.k // problem.groups, problem.m) if problem.deep else (problem.rows, problem.k)
         return {"groups": problem.groups, "rows": rows, "n": problem.n, "k": k}
 
     @property
     def finish(self) -> Epilogue | None:
-        """Of the kernel."""
+        """Return the kernel's epilogue: the scales of FP8, or None."""
         return Epilogue(scales=self.scales) if self.scales else None
 
     @property

@@ -47,7 +47,7 @@ def measured(problem, constants=FITTED):
 def recorded(monkeypatch):
     """Isolated bursts of a GPU whose L2 is slower and whose launches take longer than the model says; nothing beside
     its limits slows a launch."""
-    truth = replace(FITTED, **fit.NOTHING, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
+    truth = replace(FITTED, **fit.NO_SHARES, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
     found = {"isolated": tuple(measured(problem, truth) for problem in PROBLEMS), "chained": ()}
     monkeypatch.setattr(fit, "bursts_of", found.__getitem__)
     return truth
@@ -57,19 +57,19 @@ def test_the_fit_finds_the_constants_behind_the_times(recorded, monkeypatch):
     named = ("l2_share", "launch")
     monkeypatch.setattr(fit, "START", {name: getattr(FITTED, name) for name in named})
     expected = {name: pytest.approx(getattr(recorded, name), rel=0.02) for name in named}
-    assert fit.fit([]) == expected | {name: pytest.approx(value, abs=1e-3) for name, value in fit.NOTHING.items()}
+    assert fit.fit([]) == expected | {name: pytest.approx(value, abs=1e-3) for name, value in fit.NO_SHARES.items()}
 
 
 def test_the_second_step_finds_what_slows_launches_and_keeps_their_mean_time():
     """It goes by the order of a problem's kernels alone: that all times are twice as long changes nothing. ``level``
     makes up for the shares, so that launches near the fastest are predicted no longer than without these on average."""
     slowing = {"alike": 0.04, "shared": 0.03, "single": 0.02, "small": 0.01}
-    bursts = [measured(problem, replace(FITTED, **fit.NOTHING | slowing)) for problem in UNEVEN]
+    bursts = [measured(problem, replace(FITTED, **fit.NO_SHARES | slowing)) for problem in UNEVEN]
     found = fit.slowing({}, [replace(burst, seconds=2 * burst.seconds) for burst in bursts])
     assert {name: found[name] for name in slowing} == pytest.approx(slowing, rel=0.1)
     changes = [
         np.average(
-            fit.errors(replace(FITTED, **found), [burst]) - fit.errors(replace(FITTED, **fit.NOTHING), [burst]),
+            fit.errors(replace(FITTED, **found), [burst]) - fit.errors(replace(FITTED, **fit.NO_SHARES), [burst]),
             weights=np.exp((burst.share - 1) / fit.BESIDE),
         )
         for burst in bursts
@@ -144,7 +144,7 @@ def test_the_models_constants_are_those_that_were_fitted():
     fitted = json.loads(measurement("measurements/constants.json").read_text())
     assert len(fitted) == 1 + fit.PARTS
     assert {name: getattr(FITTED, name) for name in fitted[0]} == fitted[0]
-    assert {*fitted[0]} == {*fit.START, *fit.NOTHING}
+    assert {*fitted[0]} == {*fit.START, *fit.NO_SHARES}
     assert all(math.isfinite(value) and value > 0 for value in fitted[0].values())
 
 

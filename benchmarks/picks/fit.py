@@ -10,8 +10,9 @@ worth. The fitted constants stand in the model (a test compares them).
 Minimised, from round numbers on, by the method of Levenberg and Marquardt: squares of the logarithm of predicted over
 measured time of an H200. Every problem weighs the same; of its kernels those near its fastest weigh most; what differs
 from kernel to kernel of one problem counts :data:`ORDER` times more, since the pick depends on it alone; chained bursts
-weigh less. Then what slows a launch beside its limits is fitted to the order alone, by rows of both kinds of GPU:
-fitted with the rest, these constants gave way to others that move all kernels of a problem, and picks were no better.
+weigh less. Then the extra shares of a launch's time are fitted to the order of kernels alone, by rows of both kinds of
+GPU: fitted with the rest, these constants gave way to others that move all kernels of a problem, and picks did not
+improve.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ START = {
 to the rows of before the second map, most of them of searches. When all were fitted anew to all rows, problems on which
 torch.mm takes less than 30 us lost up to 1 % of their picks' speed, left out and held out alike."""
 
-SLOWING = ("alike", "shared", "single", "small")
-"""What slows a launch beside its limits: shares of it, each zero in the first fit."""
+SHARES = ("alike", "shared", "single", "small")
+"""Constants of the extra shares of a launch's time. The first fit sets them to zero."""
 
-NOTHING = dict.fromkeys(SLOWING, 0.0) | {"level": 1.0}
+NO_SHARES = dict.fromkeys(SHARES, 0.0) | {"level": 1.0}
 BESIDE, CLIPPED = 0.08, 0.3
-"""Loss at which a row weighs 1/e where these are fitted, and the error of the order beyond which it pulls no more."""
+"""Fit of the extra shares: loss at which a row weighs 1/e; bound of the errors relative to their problem's mean."""
 
 NEAR, ALL, FAR, ORDER = 0.05, 0.25, 0.5, 2.0
 """Loss at which a row weighs 1/e; weight of all rows of a problem alike; error of the logarithm beyond which these pull
@@ -112,7 +113,7 @@ class Fit:
 
     def errors(self, at: np.ndarray) -> np.ndarray:
         """Logarithms of predicted over measured time, row by row."""
-        return errors(ModelConstants(**dict(zip(START, np.exp(at).tolist(), strict=True)), **NOTHING), self.bursts)
+        return errors(ModelConstants(**dict(zip(START, np.exp(at).tolist(), strict=True)), **NO_SHARES), self.bursts)
 
     def ordered(self, off: np.ndarray) -> np.ndarray:
         """Errors, or their derivatives, less the mean of their problem."""
@@ -193,9 +194,9 @@ def parts() -> list[list[Bursts]]:
 
 
 def slowing(constants: Constants, bursts: Sequence[Bursts]) -> Constants:
-    """What slows a launch beside its limits, by least squares of the order within each problem, and the level that
-    keeps the mean time."""
-    plain = ModelConstants(**constants, **NOTHING)
+    """Return the extra shares, fitted by least squares to errors relative to the mean of each problem, and the level
+    that keeps the mean predicted time."""
+    plain = ModelConstants(**constants, **NO_SHARES)
     of = np.repeat(np.arange(len(bursts)), [len(one.kernels) for one in bursts])
     weights = np.exp((np.concatenate([one.share for one in bursts]) - 1) / BESIDE)
     weights /= np.bincount(of, weights)[of]
@@ -204,12 +205,12 @@ def slowing(constants: Constants, bursts: Sequence[Bursts]) -> Constants:
         return each - np.bincount(of, weights * each)[of]
 
     off = errors(plain, bursts)
-    shares = np.stack([(errors(replace(plain, **{name: NUDGE}), bursts) - off) / NUDGE for name in SLOWING], 1)
+    shares = np.stack([(errors(replace(plain, **{name: NUDGE}), bursts) - off) / NUDGE for name in SHARES], 1)
     apart = np.stack([ordered(each) for each in shares.T], 1)
     wanted = -np.clip(ordered(off), -CLIPPED, CLIPPED)
     found = np.linalg.lstsq(np.sqrt(weights)[:, None] * apart, np.sqrt(weights) * wanted, rcond=None)[0].clip(0.0)
     level = 1.0 - float(weights @ (shares @ found)) / len(bursts)
-    return {**_rounded(SLOWING, found), **_rounded(("level",), [level])}
+    return {**_rounded(SHARES, found), **_rounded(("level",), [level])}
 
 
 def fit(out: Sequence[GemmProblem]) -> Constants:

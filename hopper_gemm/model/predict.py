@@ -24,14 +24,14 @@ The constants were fitted to recorded bursts of ``results`` on problems that are
 time, and to its order within a problem (benchmarks/picks/fit.py). Isolated and fast rows weigh most. What the first
 choice loses on problems left out and held out: docs/menu.md.
 
-Four things slow a launch by a share of it: loads and the L2 that limit alike, parts of k that share a memory that
-limits, rows off sectors that go to one CTA alone, and tiles of few elements. Each was found as what is left between the
-predicted and the measured order of kernels, on maps and fresh problems of both kinds of GPU, and kept because picks for
-problems left out were better with it.
+Four terms add a share to the time of a launch: loads and L2 close to being the limit together, split-K in a
+memory-bound launch, operands with rows off sectors without multicast, and tiles smaller than 128x128. They explain
+differences between the predicted and the measured order of kernels on both kinds of GPU, and each improved picks for
+problems that were left out of its fit.
 
 Known errors: launches of 3 us differ by more than predicted (256^3); they take 7 % less on an H200, 16 % on an H100.
-Launches of 150 us or more take 2 to 4 % longer than predicted, those of 8 to 30 us 2 % less: the four shares follow the
-order of a problem's kernels alone, and leave only the mean time of all problems as it was.
+Launches of 150 us or more take 2 to 4 % longer than predicted, those of 8 to 30 us 2 % less: the four shares were
+fitted to the order of kernels within a problem; only the mean over all problems was kept.
 
 An fp32 output counts in the least memory traffic; its epilogue is modelled as that of a 16-bit output, register for
 register. At 16384^3, where a launch takes 11 ms, CTAs without ``pace`` drift apart and read panels two and a half
@@ -121,11 +121,11 @@ class ModelConstants:
         knee: load, as a share of the tensor cores' time, from which on the cap lowers the clock.
         heat: load that a full port to the L2 adds: moving bytes takes power as well.
         slope_hz: drop of the clock for a load of 1 beyond the knee.
-        level: share of a launch that its limits alone take, beside what follows.
-        alike: extra share of a launch whose stages its loads and the L2 limit alike; so are the next ones.
-        shared: for each e-fold of split-K parts, where the memory limits.
-        single: for each operand whose rows start off sectors and go to one CTA.
-        small: for each e-fold by which a tile has fewer elements than 128x128.
+        level: factor on the time that the limits give; the four extra shares below are added to it.
+        alike: extra share where loads and the L2 limit a stage equally.
+        shared: extra share for each e-fold of split-K parts in a memory-bound launch.
+        single: extra share of single CTAs for each operand whose rows start off sectors.
+        small: extra share for each e-fold by which a tile has fewer elements than 128x128.
     """
 
     l2_bytes: float = 139.0

@@ -58,11 +58,11 @@ class Case(NamedTuple):
 
     @property
     def searched(self) -> bool:
-        """True of a single product: of groups and batches the best picks are timed."""
+        """Return True for a single product. Groups and batches have no search: their best picks are timed."""
         return not isinstance(self.problem, GroupedProblem)
 
     def line(self, entry: TunedEntry) -> str:
-        """What an entry is worth."""
+        """Return the speedup of an entry with the name of its baseline."""
         grouping = getattr(self.problem, "grouping", "")
         baseline = "torch.mm" if self.searched else "grouped_mm" if grouping in ("rows", "depth") else "torch.bmm"
         return f"{entry.speedup:.3f}x {baseline}"

@@ -73,7 +73,7 @@ def test_a_model_at_several_batch_sizes_gets_its_entries_once_and_right_results(
 
 @pytest.mark.alone
 def test_experts_and_batches_and_their_gradients_get_entries_that_are_served_and_right(own_table):
-    """Of every kind of groups; rows, then what they are when they are masked."""
+    """All groupings: rows, masked rows, batches, and groups along k for the gradients."""
     experts = torch.randn(4, 264, 136, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     x = torch.randn(4, 40, 136, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     offs = torch.tensor([3, 70, 70, 160], device="cuda", dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""What a tuned config keeps on the other GPU is measured on boards of which none stands on both sides."""
+"""The speed that a tuned config keeps on the other GPU is computed from rows of different boards."""
 
 from __future__ import annotations
 
