@@ -1,8 +1,9 @@
 """Scales of blocks of FP8 operands: of each 1x128 of A and of each 128x128 of B.
 
-They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Each thread reads its
-scales by plain loads, those of the next 128 of k while the tensor cores multiply these: one register a scale, and one
-for the next. An accumulator is ``fma(a * b, partial, accumulator)`` whether operands are swapped or not: the same bits.
+They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Plain loads read the
+scales of the next 128 of k before the wait for this one, whose product hides their latency. The lanes of a warp each
+read other scales of A and hand them to each other. An accumulator is ``fma(a * b, partial, accumulator)`` whether
+operands are swapped or not: the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import gcd
 from typing import Self
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.model import hopper
@@ -21,10 +22,14 @@ from hopper_gemm.model.problem import BLOCK
 BYTES = 4
 """Bytes of a scale."""
 
+ROWS = 2 * hopper.WGMMA_M
+"""Rows of a share whose scales a warp reads by one load: of its 16 rows of each of two wgmma."""
+
 
 def read(address: Int64) -> Float32:
-    """One fp32 of global memory that no thread writes meanwhile."""
-    return inline_ptx("ld.global.nc.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address])
+    """One fp32 of global memory. Not a load of constants, ``.nc``: the assembler moves such a load behind the waits for
+    barriers that follow it, next to where its result is used."""
+    return inline_ptx("ld.global.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address])
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class BlockScales:
         down, across: rows and columns of the tile before the share.
         thread: within the warpgroup.
         now, ahead: registers of the scales of this block of k and of the next: A's, then B's.
+        cursors: addresses of those ahead. Computed anew in each stage they cost 40 instructions.
         k_first: the first block of k.
         rows, columns: row of A of each of A's scales, block of n of each of B's.
         left: columns of the share before the second block of n.
@@ -53,6 +59,7 @@ class BlockScales:
     thread: Int32
     now: cute.Tensor
     ahead: cute.Tensor
+    cursors: cute.Tensor
     k_first: Int32 | int = 0
     rows: tuple[Int32, ...] = ()
     columns: tuple[Int32, ...] = ()
@@ -62,14 +69,14 @@ class BlockScales:
     @classmethod
     def of(cls, a: cute.Tensor, b: cute.Tensor, share: tuple[int, int], before: tuple, thread: Int32) -> Self:
         """The scales of a consumer's share, which begins ``before`` rows and columns behind its tile."""
-        now, ahead = (cute.make_rmem_tensor(sum(cls.counts(*share)), Float32) for _ in range(2))
-        return cls(a, b, *share, *before, thread, now, ahead)
+        held = (cute.make_rmem_tensor(sum(cls.counts(*share)), kind) for kind in (Float32, Float32, Int64))
+        return cls(a, b, *share, *before, thread, *held)
 
     @staticmethod
     def counts(share_m: int, share_n: int) -> tuple[int, int]:
-        """Scales of A and of B that a thread holds: two rows of each 64; a second block of n where columns of the share
-        may lie in two."""
-        return share_m // hopper.WGMMA_M * 2, 1 if BLOCK % share_n == 0 else 2
+        """Scales of A and of B that a thread holds: one of 128 rows, of which a warp multiplies 32; a second block of n
+        where columns of the share may lie in two."""
+        return -(-share_m // ROWS), 1 if BLOCK % share_n == 0 else 2
 
     @property
     def lane(self) -> Int32:
@@ -78,8 +85,8 @@ class BlockScales:
 
     def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
         """The scales for the tile that begins with a row and a column, and with a block of k."""
-        first = row + self.down + self.thread // hopper.WARP_THREADS * 16 + self.lane // 4
-        rows = self._rows(first + at + half for at in range(0, self.share_m, hopper.WGMMA_M) for half in (0, 8))
+        own = self.thread // hopper.WARP_THREADS * 16 + self.lane % 16 + self.lane // 16 * hopper.WGMMA_M
+        rows = self._rows(row + self.down + own + at for at in range(0, self.share_m, ROWS))
         start = column + self.across
         block, count = start // BLOCK, self.counts(self.share_m, self.share_n)[1]
         columns = self._blocks(block + at for at in range(count))
@@ -93,27 +100,37 @@ class BlockScales:
         """Blocks of n; beyond the last the last."""
         return tuple(cutlass.min(block, cute.size(self.b, mode=[0]) - 1) for block in blocks)
 
-    def load(self, k_block: Int32) -> None:
-        """Read the scales of a block of k of the tile, ahead."""
-        at = Int64(self.k_first + k_block)
-        a = self.a.iterator.toint() + at * Int64(self.a.stride[0]) * BYTES
-        b = self.b.iterator.toint() + at * BYTES
-        if self.group is not None:
-            b = b + Int64(self.group) * Int64(self.b.stride[2]) * BYTES
+    def begin(self) -> None:
+        """Begin to read the scales of the tile's first block of k."""
         for i, row in enumerate(self.rows):
-            self.ahead[i] = read(a + Int64(row) * BYTES)
+            first = Int64(self.k_first) * Int64(self.a.stride[0]) + Int64(row)
+            self.cursors[i] = self.a.iterator.toint() + first * BYTES
         for i, block in enumerate(self.columns):
-            self.ahead[len(self.rows) + i] = read(b + Int64(block) * Int64(self.b.stride[0]) * BYTES)
+            first = Int64(block) * Int64(self.b.stride[0]) + Int64(self.k_first)
+            if self.group is not None:
+                first = first + Int64(self.group) * Int64(self.b.stride[2])
+            self.cursors[len(self.rows) + i] = self.b.iterator.toint() + first * BYTES
+        self._read()
 
-    def turn(self, k_next: Int32) -> None:
-        """Take the scales that were read ahead, and begin to read those of the next block of k."""
+    def _read(self) -> None:
+        """Begin to read the scales at the cursors."""
+        for i in range(cute.size(self.cursors)):
+            self.ahead[i] = read(self.cursors[i])
+
+    def turn(self, more: Boolean) -> None:
+        """Take the scales that were read ahead, and begin to read those of the next block of k, if there is one."""
         self.now.store(self.ahead.load())
-        self.load(k_next)
+        down = cutlass.select_(more, Int64(self.a.stride[0]) * BYTES, Int64(0))
+        along = cutlass.select_(more, Int64(BYTES), Int64(0))
+        for i in range(cute.size(self.cursors)):
+            self.cursors[i] = self.cursors[i] + (down if i < len(self.rows) else along)
+        self._read()
 
     def factors(self, block: int) -> cute.Tensor:
         """The factors of a partial sum: of ``block``, 64 rows of the share."""
         factors, step = cute.make_rmem_tensor(self.share_n // 2, Float32), gcd(self.share_n, BLOCK)
-        rows = [self.now[2 * block + half] for half in range(2)]
+        word, first = self.now[block // 2], block % 2 * 16 + self.lane // 4
+        rows = [cute.arch.shuffle_sync(word, first + half) for half in (0, 8)]
         sides = [[row * self.now[len(self.rows) + i] for row in rows] for i in range(len(self.columns))]
         for begin in range(0, self.share_n, step):
             pair = sides[0]

@@ -59,7 +59,7 @@ class Promotion:
         """
         loop.share.accumulators.fill(0.0)
         if cutlass.const_expr(self.scales is not None):
-            self.scales.load(Int32(0))
+            self.scales.begin()
         if cutlass.const_expr(turn is not None):
             turn.take()
         left, passed = k_tiles, Boolean(False)
@@ -68,7 +68,7 @@ class Promotion:
                 state, passed = self._interval(loop, state, passed, self.stages, None)
             left = k_tiles % self.stages
         for k_tile in cutlass.range(left, unroll=1):
-            following = cutlass.min(k_tile + 1, left - 1)
+            following = k_tile + 1 < left
             state, passed = self._interval(loop, state, passed, 1, following)
         if cutlass.const_expr(turn is not None):
             turn.give()
@@ -84,6 +84,8 @@ class Promotion:
         kernels of two blocks spilled, or their wgmma were serialised."""
         share, ring = loop.share, loop.ring
         blocks, slots = cute.size(share.a, mode=[1]), _places(state, stages)
+        if cutlass.const_expr(self.scales is not None):
+            self.scales.turn(following)
         for block in cutlass.range_constexpr(blocks):
             for stage in cutlass.range_constexpr(stages):
                 if cutlass.const_expr(block == 0):
@@ -92,8 +94,6 @@ class Promotion:
                 if cutlass.const_expr(block == blocks - 1 and stage > 0):
                     warpgroup.wait_group(1)
                     share.release(ring, slots[stage - 1].index, None)
-            if cutlass.const_expr(block == 0 and self.scales is not None):
-                self.scales.turn(following)
             warpgroup.wait_group(0)
             if cutlass.const_expr(block == blocks - 1):
                 share.release(ring, slots[stages - 1].index, None)
