@@ -1,9 +1,11 @@
 """Scales of blocks of FP8 operands: of each 1x128 of A and of each 128x128 of B.
 
-They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Plain loads read the
-scales of the next 128 of k before the wait for this one, whose product hides their latency. The lanes of a warp each
-read other scales of A and hand them to each other. An accumulator is ``fma(a * b, partial, accumulator)`` whether
-operands are swapped or not: the same bits.
+They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Each lane of a warp reads
+other scales of A by plain loads, :data:`AHEAD` stages early, and hands them to the others. An accumulator is
+``fma(a * b, partial, accumulator)`` whether operands are swapped or not: the same bits.
+
+The main loop is unrolled by one more stage than scales are ahead: then each stage has registers of its own, and none is
+copied. A copy would wait for the load that was started last, and with it the next product.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from hopper_gemm.model.problem import BLOCK
 
 BYTES = 4
 """Bytes of a scale."""
+
+AHEAD = 3
+"""Stages from the read of a scale to its use, so that the latency of memory is hidden behind small tiles too."""
 
 ROWS = 2 * hopper.WGMMA_M
 """Rows of a share whose scales a warp reads by one load: of its 16 rows of each of two wgmma."""
@@ -42,8 +47,9 @@ class BlockScales:
         share_m, share_n: rows and columns of the share.
         down, across: rows and columns of the tile before the share.
         thread: within the warpgroup.
-        now, ahead: registers of the scales of this block of k and of the next: A's, then B's.
-        cursors: addresses of those ahead. Computed anew in each stage they cost 40 instructions.
+        now, ahead: registers of the scales of this block of k and of the next ones: of each A's, then B's.
+        cursors: where the next ones are read: A's of row 0, then each of B's. Computed anew in each stage addresses cost
+            40 instructions.
         k_first: the first block of k.
         rows, columns: row of A of each of A's scales, block of n of each of B's.
         left: columns of the share before the second block of n.
@@ -69,8 +75,9 @@ class BlockScales:
     @classmethod
     def of(cls, a: cute.Tensor, b: cute.Tensor, share: tuple[int, int], before: tuple, thread: Int32) -> Self:
         """The scales of a consumer's share, which begins ``before`` rows and columns behind its tile."""
-        held = (cute.make_rmem_tensor(sum(cls.counts(*share)), kind) for kind in (Float32, Float32, Int64))
-        return cls(a, b, *share, *before, thread, *held)
+        counts = cls.counts(*share)
+        now, ahead = (cute.make_rmem_tensor(sum(counts) * places, Float32) for places in (1, AHEAD))
+        return cls(a, b, *share, *before, thread, now, ahead, cute.make_rmem_tensor(1 + counts[1], Int64))
 
     @staticmethod
     def counts(share_m: int, share_n: int) -> tuple[int, int]:
@@ -100,31 +107,36 @@ class BlockScales:
         """Blocks of n; beyond the last the last."""
         return tuple(cutlass.min(block, cute.size(self.b, mode=[0]) - 1) for block in blocks)
 
-    def begin(self) -> None:
-        """Begin to read the scales of the tile's first block of k."""
-        for i, row in enumerate(self.rows):
-            first = Int64(self.k_first) * Int64(self.a.stride[0]) + Int64(row)
-            self.cursors[i] = self.a.iterator.toint() + first * BYTES
+    def begin(self, k_blocks: Int32) -> None:
+        """Begin to read the scales of the first blocks of k of a tile that has so many."""
+        first = Int64(self.k_first)
+        self.cursors[0] = self.a.iterator.toint() + first * Int64(self.a.stride[0]) * BYTES
         for i, block in enumerate(self.columns):
-            first = Int64(block) * Int64(self.b.stride[0]) + Int64(self.k_first)
+            at = first + Int64(block) * Int64(self.b.stride[0])
             if self.group is not None:
-                first = first + Int64(self.group) * Int64(self.b.stride[2])
-            self.cursors[len(self.rows) + i] = self.b.iterator.toint() + first * BYTES
-        self._read()
+                at = at + Int64(self.group) * Int64(self.b.stride[2])
+            self.cursors[1 + i] = self.b.iterator.toint() + at * BYTES
+        for block in range(AHEAD):
+            self._read(block, block + 1 < k_blocks)
 
-    def _read(self) -> None:
-        """Begin to read the scales at the cursors."""
+    def _read(self, place: int, more: Boolean) -> None:
+        """Begin to read scales into a place of those ahead; then move the cursors to the next block of k, if ``more``."""
+        addresses = [self.cursors[0] + Int64(row) * BYTES for row in self.rows]
+        addresses += [self.cursors[1 + i] for i in range(len(self.columns))]
+        for i, address in enumerate(addresses):
+            self.ahead[place * len(addresses) + i] = read(address)
         for i in range(cute.size(self.cursors)):
-            self.ahead[i] = read(self.cursors[i])
+            step = Int64(self.b.stride[1] if i else self.a.stride[0]) * BYTES
+            self.cursors[i] = self.cursors[i] + cutlass.select_(more, step, Int64(0))
 
-    def turn(self, more: Boolean) -> None:
-        """Take the scales that were read ahead, and begin to read those of the next block of k, if there is one."""
-        self.now.store(self.ahead.load())
-        down = cutlass.select_(more, Int64(self.a.stride[0]) * BYTES, Int64(0))
-        along = cutlass.select_(more, Int64(BYTES), Int64(0))
-        for i in range(cute.size(self.cursors)):
-            self.cursors[i] = self.cursors[i] + (down if i < len(self.rows) else along)
-        self._read()
+    def turn(self, k_block: Int32, k_blocks: Int32) -> None:
+        """Take the scales of a block of k of the tile, and begin to read others ahead; beyond the last the last."""
+        scales = cute.size(self.now)
+        for i in range(scales):
+            self.now[i] = self.ahead[i]
+        for i in range((AHEAD - 1) * scales):
+            self.ahead[i] = self.ahead[i + scales]
+        self._read(AHEAD - 1, k_block + AHEAD + 1 < k_blocks)
 
     def factors(self, block: int) -> cute.Tensor:
         """The factors of a partial sum: of ``block``, 64 rows of the share."""

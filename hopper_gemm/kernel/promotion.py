@@ -14,7 +14,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from hopper_gemm.kernel.blocks import BlockScales
+from hopper_gemm.kernel.blocks import AHEAD, BlockScales
 from hopper_gemm.kernel.pipeline import RingState
 
 
@@ -59,17 +59,19 @@ class Promotion:
         """
         loop.share.accumulators.fill(0.0)
         if cutlass.const_expr(self.scales is not None):
-            self.scales.begin()
+            self.scales.begin(k_tiles)
         if cutlass.const_expr(turn is not None):
             turn.take()
         left, passed = k_tiles, Boolean(False)
         if cutlass.const_expr(self.stages > 1):
             for _ in cutlass.range(k_tiles // self.stages, unroll=1):
-                state, passed = self._interval(loop, state, passed, self.stages, None)
+                state, passed = self._interval(loop, state, passed, self.stages)
             left = k_tiles % self.stages
-        for k_tile in cutlass.range(left, unroll=1):
-            following = k_tile + 1 < left
-            state, passed = self._interval(loop, state, passed, 1, following)
+        unroll = 1 + AHEAD if self.scales is not None else 1
+        for k_tile in cutlass.range(left, unroll=unroll):
+            if cutlass.const_expr(self.scales is not None):
+                self.scales.turn(k_tile, left)
+            state, passed = self._interval(loop, state, passed, 1)
         if cutlass.const_expr(turn is not None):
             turn.give()
         loop.epilogue.open()
@@ -77,15 +79,13 @@ class Promotion:
 
     @cute.jit
     def _interval(
-        self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int], following: Int32 | None
+        self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
     ) -> tuple[RingState, Boolean]:
         """Multiply, release and promote ``stages``; ``passed`` is the result of a probe for the first, and returned is
-        that for the next. Scales of blocks are read for the stage ``following``. Unrolled: with a loop over them
-        kernels of two blocks spilled, or their wgmma were serialised."""
+        that for the next. Unrolled: with a loop over them kernels of two blocks spilled, or their wgmma were serialised.
+        """
         share, ring = loop.share, loop.ring
         blocks, slots = cute.size(share.a, mode=[1]), _places(state, stages)
-        if cutlass.const_expr(self.scales is not None):
-            self.scales.turn(following)
         for block in cutlass.range_constexpr(blocks):
             for stage in cutlass.range_constexpr(stages):
                 if cutlass.const_expr(block == 0):
