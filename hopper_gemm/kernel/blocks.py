@@ -1,7 +1,7 @@
 """Scales of blocks of FP8 operands: of each 1x128 of A and of each 128x128 of B.
 
-They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Each lane of a warp reads
-other scales of A by plain loads, :data:`AHEAD` stages early, and hands them to the others. An accumulator is
+They change with every 128 of k, so that a partial sum of 128 of k is scaled as it is promoted. Each lane of a warp
+reads other scales of A by plain loads, some stages early, and hands them to the others. An accumulator is
 ``fma(a * b, partial, accumulator)`` whether operands are swapped or not: the same bits.
 
 The main loop is unrolled by one more stage than scales are ahead: then each stage has registers of its own, and none is
@@ -10,6 +10,7 @@ copied. A copy would wait for the load that was started last, and with it the ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import Self
@@ -19,16 +20,11 @@ from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.arch.nvvm_wrappers import inline_ptx
 
 from hopper_gemm.model import hopper
+from hopper_gemm.model.kernel import ROWS_OF_SCALE, Kernel
 from hopper_gemm.model.problem import BLOCK
 
 BYTES = 4
 """Bytes of a scale."""
-
-AHEAD = 3
-"""Stages from the read of a scale to its use, so that the latency of memory is hidden behind small tiles too."""
-
-ROWS = 2 * hopper.WGMMA_M
-"""Rows of a share whose scales a warp reads by one load: of its 16 rows of each of two wgmma."""
 
 
 def read(address: Int64) -> Float32:
@@ -47,9 +43,10 @@ class BlockScales:
         share_m, share_n: rows and columns of the share.
         down, across: rows and columns of the tile before the share.
         thread: within the warpgroup.
-        now, ahead: registers of the scales of this block of k and of the next ones: of each A's, then B's.
-        cursors: where the next ones are read: A's of row 0, then each of B's. Computed anew in each stage addresses cost
-            40 instructions.
+        now: registers of the scales of this block of k: A's, then B's.
+        ahead: the same of each of the next blocks of k, as many as scales are read ahead.
+        cursors: where the next ones are read: A's of row 0, then each of B's. Addresses that were computed anew in each
+            stage cost 40 instructions.
         k_first: the first block of k.
         rows, columns: row of A of each of A's scales, block of n of each of B's.
         left: columns of the share before the second block of n.
@@ -73,17 +70,17 @@ class BlockScales:
     group: Int32 | None = None
 
     @classmethod
-    def of(cls, a: cute.Tensor, b: cute.Tensor, share: tuple[int, int], before: tuple, thread: Int32) -> Self:
+    def of(cls, kernel: Kernel, a: cute.Tensor, b: cute.Tensor, before: Sequence[Int32 | int], thread: Int32) -> Self:
         """The scales of a consumer's share, which begins ``before`` rows and columns behind its tile."""
-        counts = cls.counts(*share)
-        now, ahead = (cute.make_rmem_tensor(sum(counts) * places, Float32) for places in (1, AHEAD))
-        return cls(a, b, *share, *before, thread, now, ahead, cute.make_rmem_tensor(1 + counts[1], Int64))
+        of_a, of_b = kernel.block_scales
+        now, ahead = (cute.make_rmem_tensor((of_a + of_b) * places, Float32) for places in (1, kernel.scales_ahead))
+        cursors = cute.make_rmem_tensor(1 + of_b, Int64)
+        return cls(a, b, kernel.share_m, kernel.share_n, *before, thread, now, ahead, cursors)
 
-    @staticmethod
-    def counts(share_m: int, share_n: int) -> tuple[int, int]:
-        """Scales of A and of B that a thread holds: one of 128 rows, of which a warp multiplies 32; a second block of n
-        where columns of the share may lie in two."""
-        return -(-share_m // ROWS), 1 if BLOCK % share_n == 0 else 2
+    @property
+    def places(self) -> int:
+        """Blocks of k whose scales are ahead."""
+        return cute.size(self.ahead) // cute.size(self.now)
 
     @property
     def lane(self) -> Int32:
@@ -93,9 +90,9 @@ class BlockScales:
     def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
         """The scales for the tile that begins with a row and a column, and with a block of k."""
         own = self.thread // hopper.WARP_THREADS * 16 + self.lane % 16 + self.lane // 16 * hopper.WGMMA_M
-        rows = self._rows(row + self.down + own + at for at in range(0, self.share_m, ROWS))
+        rows = self._rows(row + self.down + own + at for at in range(0, self.share_m, ROWS_OF_SCALE))
         start = column + self.across
-        block, count = start // BLOCK, self.counts(self.share_m, self.share_n)[1]
+        block, count = start // BLOCK, cute.size(self.cursors) - 1
         columns = self._blocks(block + at for at in range(count))
         return replace(self, k_first=k_first, rows=rows, columns=columns, left=(block + 1) * BLOCK - start)
 
@@ -116,11 +113,11 @@ class BlockScales:
             if self.group is not None:
                 at = at + Int64(self.group) * Int64(self.b.stride[2])
             self.cursors[1 + i] = self.b.iterator.toint() + at * BYTES
-        for block in range(AHEAD):
+        for block in range(self.places):
             self._read(block, block + 1 < k_blocks)
 
     def _read(self, place: int, more: Boolean) -> None:
-        """Begin to read scales into a place of those ahead; then move the cursors to the next block of k, if ``more``."""
+        """Begin to read scales into a place of those ahead; if there are ``more``, move the cursors on by a block."""
         addresses = [self.cursors[0] + Int64(row) * BYTES for row in self.rows]
         addresses += [self.cursors[1 + i] for i in range(len(self.columns))]
         for i, address in enumerate(addresses):
@@ -134,9 +131,9 @@ class BlockScales:
         scales = cute.size(self.now)
         for i in range(scales):
             self.now[i] = self.ahead[i]
-        for i in range((AHEAD - 1) * scales):
+        for i in range((self.places - 1) * scales):
             self.ahead[i] = self.ahead[i + scales]
-        self._read(AHEAD - 1, k_block + AHEAD + 1 < k_blocks)
+        self._read(self.places - 1, k_block + self.places + 1 < k_blocks)
 
     def factors(self, block: int) -> cute.Tensor:
         """The factors of a partial sum: of ``block``, 64 rows of the share."""
@@ -157,11 +154,6 @@ class BlockScales:
 class SwappedScales(BlockScales):
     """The scales with swapped operands: rows of the share are rows of B, its columns rows of A. A warp reads A's
     scales of 32 columns by one load, and its lanes hand them to each other."""
-
-    @staticmethod
-    def counts(share_m: int, share_n: int) -> tuple[int, int]:
-        """Scales of A and of B that a thread holds: one of each 32 columns, one of each 64 rows."""
-        return -(-share_n // hopper.WARP_THREADS), share_m // hopper.WGMMA_M
 
     def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
         """The scales for the tile that begins with a row and a column, and with a block of k."""

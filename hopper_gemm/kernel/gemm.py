@@ -515,15 +515,14 @@ class HopperGemm:
 
     def _block_scales(self, task: CtaTask) -> BlockScales:
         """The scales of blocks of one consumer."""
-        config, consumer = self.config, task.place.warpgroup - 1
-        share, offset = (config.share_m, config.share_n), [0, 0]
+        config, consumer, before = self.config, task.place.warpgroup - 1, [0, 0]
         if config.schedule != "pingpong":
             side = "mn".index(config.split)
-            offset[side] = consumer * share[side]
+            before[side] = consumer * (config.share_m, config.share_n)[side]
         kind, sides = BlockScales, (task.output.row_scales, task.output.column_scales)
         if config.swap_ab:
             kind, sides = SwappedScales, sides[::-1]
-        return kind.of(*sides, share, tuple(offset), task.place.in_group)
+        return kind.of(config, *sides, before, task.place.in_group)
 
     def _of_tile(self, loop: Mainloop, item: Item, row: Int32, column: Int32) -> Mainloop:
         """The main loop for an item, whose output tile is at a row and column."""

@@ -14,7 +14,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from hopper_gemm.kernel.blocks import AHEAD, BlockScales
+from hopper_gemm.kernel.blocks import BlockScales
 from hopper_gemm.kernel.pipeline import RingState
 
 
@@ -67,7 +67,7 @@ class Promotion:
             for _ in cutlass.range(k_tiles // self.stages, unroll=1):
                 state, passed = self._interval(loop, state, passed, self.stages)
             left = k_tiles % self.stages
-        unroll = 1 + AHEAD if self.scales is not None else 1
+        unroll = 1 + self.scales.places if self.scales is not None else 1
         for k_tile in cutlass.range(left, unroll=unroll):
             if cutlass.const_expr(self.scales is not None):
                 self.scales.turn(k_tile, left)
@@ -82,8 +82,7 @@ class Promotion:
         self, loop: Any, state: RingState, passed: Boolean, stages: cutlass.Constexpr[int]
     ) -> tuple[RingState, Boolean]:
         """Multiply, release and promote ``stages``; ``passed`` is the result of a probe for the first, and returned is
-        that for the next. Unrolled: with a loop over them kernels of two blocks spilled, or their wgmma were serialised.
-        """
+        that for the next. Unrolled: with a loop over stages kernels of two blocks spilled, or wgmma were serialised."""
         share, ring = loop.share, loop.ring
         blocks, slots = cute.size(share.a, mode=[1]), _places(state, stages)
         for block in cutlass.range_constexpr(blocks):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import Axis, GemmConfig, launch_defaults
-from hopper_gemm.model.problem import ELEMENT_BYTES
+from hopper_gemm.model.problem import BLOCK, ELEMENT_BYTES
 
 EPI_BUFFERS_MAX = 4
 """More chunk buffers than this never sped up an epilogue: a store is read out of its buffer within a few chunks."""
@@ -39,6 +39,17 @@ others add up, and each costs a few parts a round trip more."""
 
 GATHER_REGISTERS = 32
 """Registers that parts read back from a workspace add."""
+
+ROWS_OF_SCALE = 2 * hopper.WGMMA_M
+"""Rows of a share whose scales of blocks a warp reads by one load: it multiplies 16 rows of each wgmma."""
+
+SCALED_STAGES = (8, 4, 2)
+"""Copies of the stage in a main loop with scales of blocks, by falling number; blocks of 64 rows in all of them are at
+most the first, so that the loop fits the cache of instructions."""
+
+SCALE_REGISTERS, HANDED_REGISTERS = 12, 32
+"""Registers of scales of blocks that the spare registers hold; and those taken where lanes hand on scales of columns,
+or where some columns of several wgmma lie in a second block of B. Found by compiling 1,000 kernels."""
 
 MAILBOX_BYTES, TAG_BYTES = 48, 4
 """Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
@@ -142,6 +153,24 @@ class Kernel(GemmConfig):
     def threads(self) -> int:
         """Threads of a CTA: the consumers, and one producer warpgroup where there is one."""
         return hopper.WARPGROUP_THREADS * (self.consumers + int(self.specialised))
+
+    @property
+    def block_scales(self) -> tuple[int, int]:
+        """Scales of a block of k, of A and of B, that a consumer thread holds."""
+        if self.swap_ab:
+            return -(-self.share_n // hopper.WARP_THREADS), self.share_m // hopper.WGMMA_M
+        return -(-self.share_m // ROWS_OF_SCALE), 1 if BLOCK % self.share_n == 0 else 2
+
+    @property
+    def scales_ahead(self) -> int:
+        """Stages from the read of a scale of blocks to its use, as many as the registers hold; 0 if not even one."""
+        of_a, of_b = self.block_scales
+        handed = self.swap_ab or (of_b > 1 and self.share_m > hopper.WGMMA_M)
+        free = self.registers.consumer - self.accumulators - self.share_n // 2 - self.spare_registers
+        free += SCALE_REGISTERS - HANDED_REGISTERS * handed - 2 * (1 + of_b)
+        most = SCALED_STAGES[0] * hopper.WGMMA_M // self.share_m
+        fits = (copies for copies in SCALED_STAGES if copies <= max(2, most) and copies * (of_a + of_b) <= free)
+        return next(fits, 1) - 1
 
     # Shared memory -------------------------------------------------------------------------
 

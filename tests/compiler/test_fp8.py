@@ -10,7 +10,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.run.worker import wgmma_waits
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(300)]
@@ -40,7 +40,7 @@ KERNELS = [
     ("e4m3_fp16", 128, Epilogue(scales="blocks", bias=True), {"tile_m": 128, "tile_n": 64, "swap_ab": True}),
     ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "schedule": "pingpong"}),
     ("e4m3_bf16", 128, BLOCKS, {"tile_m": 64, "tile_n": 256, "consumers": 2, "split": "n"}),
-    ("e4m3_bf16", 128, BLOCKS, {"tile_m": 128, "split_k": 3, "reduction": "workspace", "stagger": 0, "swap_ab": True}),
+    ("e4m3_bf16", 128, BLOCKS, {"tile_m": 128, "tile_n": 64, "split_k": 3, "reduction": "workspace", "swap_ab": True}),
 ]
 
 
@@ -48,7 +48,7 @@ KERNELS = [
 def test_kernels_of_fp8_have_the_wgmma_and_the_waits_of_their_config_and_no_spill(dtype, promote, finish, values):
     """QGMMA is counted as HGMMA is; more waits than the config asks for mean that the compiler serialised it."""
     kernel = resolve(GemmConfig(**values))
-    problem = GemmProblem(1024, 1024, 4096, dtype, promote=promote)
+    problem = ScaledProblem(1024, 1024, 4096, dtype, promote=promote, scales=finish.scales if finish else "tensor")
     assert reasons(kernel, problem, finish) == []
     report = read_cubin(compile_kernel(kernel, dtype, finish=finish, promote=promote).cubin)
     peeled = finish is not None and not promote

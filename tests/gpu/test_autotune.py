@@ -13,6 +13,7 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.model.tuned import WARMUP, own_paths, read_tuned, slug
+from hopper_gemm.serve.fallback import torch_is_faster
 from hopper_gemm.serve.kernels import chained, pick_for
 from hopper_gemm.tune.measure.device import describe_current
 from tests.conftest import ROOT
@@ -68,7 +69,10 @@ def test_a_model_at_several_batch_sizes_gets_its_entries_once_and_right_results(
     lines.clear()
     with hopper_gemm.autotune(candidates=3, say=lines.append) as again:
         run(model)
-    assert (len(again.called), again.measured, lines) == (2 * len(BATCHES), [], [])
+    ahead = [
+        case for case in tuning.called if not torch_is_faster(pick_for(case.problem))
+    ]  # a patched layer takes torch's
+    assert ([*again.called], again.measured, lines) == (ahead, [], [])
 
 
 @pytest.mark.alone
@@ -92,8 +96,8 @@ def test_experts_and_batches_and_their_gradients_get_entries_that_are_served_and
     with hopper_gemm.autotune(candidates=3) as tuning:
         work()
     assert tuning.failed == {}
-    kinds = {entry.problem.grouping for entry in tuning.measured}
-    assert kinds == {"rows", "depth", "batch", "masked", "masked_depth"}
+    kinds = {getattr(entry.problem, "grouping", "product") for entry in tuning.measured}
+    assert kinds == {"rows", "depth", "batch", "masked", "masked_depth", "product"}  # a sum's gradient is no batch
     assert all(pick_for(entry.problem).config == entry.config for entry in entries())
     x.grad = experts.grad = None
     for old, new in zip(before, work(), strict=True):

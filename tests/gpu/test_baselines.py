@@ -91,6 +91,7 @@ def test_variants_of_an_algorithm_are_right_too():
     assert right > 0.8 * len(variants)
 
 
+@pytest.mark.alone  # beside others a pair may take less than its spacer, and is thrown away
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_mm"), reason="torch has no scaled_mm")
 @pytest.mark.parametrize("against", ["cublas", "heuristics"])
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def test_no_slot_is_handed_back_before_the_tensor_cores_can_have_read_it(child, 
     assert early(found.moments, resolve(config)) == []
 
 
+@pytest.mark.alone  # beside others a fault went unseen, once in some hundred
 @pytest.mark.parametrize(("fault", "config"), FAULTY, ids=str)
 def test_a_consumer_that_hands_slots_back_too_soon_is_found(child, fault, config):
     """Time stamps or a wrong product show it; on an NVIDIA H100 one of twelve showed by its product alone."""

@@ -107,7 +107,7 @@ def test_scales_go_with_fp8_and_fp8_with_scales_a_bias_and_an_activation():
         ({"reverse_k": True}, 128, "take reverse_k false"),
         ({"tile_m": 64, "tile_n": 152}, 128, "152 columns of a consumer may lie in three blocks of B"),
         ({"tile_m": 64, "tile_n": 152, "swap_ab": True}, 128, ""),
-        ({"tile_m": 128, "tile_n": 192, "swap_ab": True}, 128, "scales of blocks need 240 registers of 224"),
+        ({"tile_m": 128, "tile_n": 192, "swap_ab": True}, 128, "scales of blocks need more than 224 registers"),
         ({"tile_m": 256, "tile_n": 128}, 128, ""),
     ],
 )

@@ -17,10 +17,6 @@ RESIDUAL, SCALED, SWAPPED = 264, 256, 4
 alone; and what a residual adds with swapped operands, whose threads read it element by element. Found by compiling the
 kernels of the menu and of the tuned table, like the limits of split-K; the other finishes never spilled."""
 
-BLOCK_REGISTERS = 16
-"""Registers of scales of blocks, where lanes hand them to each other, or columns may lie in two blocks of B. Found by
-compiling 400 kernels: without, of those whose registers are all in use a tenth spilled."""
-
 RESIDUAL_ACCUMULATORS = 200
 """Most accumulators of a finish with a residual."""
 
@@ -56,10 +52,8 @@ def _blocks(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[
         yield "blocks of k are counted from the first but reverse_k may begin with the last; take reverse_k false"
     if not kernel.swap_ab and kernel.share_n - gcd(kernel.share_n, BLOCK) > BLOCK:
         yield f"{kernel.share_n} columns of a consumer may lie in three blocks of B; take a tile_n of at most {BLOCK}"
-    more = BLOCK_REGISTERS if kernel.swap_ab or BLOCK % kernel.share_n else 0
-    need = kernel.accumulators + kernel.share_n // 2 + kernel.spare_registers + more
-    if need > kernel.registers.consumer:
-        yield f"scales of blocks need {need} registers of {kernel.registers.consumer}; take a smaller tile"
+    if not kernel.scales_ahead:
+        yield f"scales of blocks need more than {kernel.registers.consumer} registers; take a smaller tile"
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:

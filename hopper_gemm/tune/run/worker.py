@@ -334,11 +334,12 @@ def compiled_figures(point: Point, built: Built) -> dict[str, Any]:
 def wgmma_waits(kernel: Kernel, problem: GemmProblem) -> int:
     """Return the waits for wgmma in the code, as :attr:`Kernel.wgmma_waits`. With promotion there are two bodies, of an
     interval and of one stage: a fence for each stage of each block, a drain for each block, and a wait before each
-    release but the last."""
+    release but the last. With scales of blocks there are copies of the stage, and one more behind them."""
     stages, blocks = stages_between(kernel, problem), kernel.share_m // hopper.WGMMA_M
     if not stages:
         return kernel.wgmma_waits
-    return sum(blocks * (each + 1) + each - 1 for each in {stages, 1})
+    copies = kernel.scales_ahead + 2 if getattr(problem, "scales", "") == "blocks" else 1
+    return copies * sum(blocks * (each + 1) + each - 1 for each in {stages, 1})
 
 
 def compile_remark(point: Point, built: Built) -> str:
