@@ -63,8 +63,7 @@ class LowerBounds:
 
         math = of.math
         if promote:
-            clocks = of.scaled if blocks else predict.PROMOTION
-            alone = math / of.readers + constants.drain + clocks * of.promoted / promote
+            alone = math / of.readers + constants.drain + predict.PROMOTION * of.promoted / promote
             math = np.where(of.readers == 1, alone, _norm(constants.sharpness, math, alone) if blocks else math)
         taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
         off = off * (SXM.memory_rate / chip.memory_rate)
@@ -107,8 +106,7 @@ class LowerBounds:
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
         seconds = _norm(constants.sharpness, total / clock, least)
         slowed = of.level + of.single * sum(sectors for _, sectors in predict.astray(problem))
-        if not blocks:
-            slowed += constants.shared * np.log(split) * (problem.bytes / chip.memory_rate / seconds) ** 2
+        slowed += constants.shared * np.log(split) * (problem.bytes / chip.memory_rate / seconds) ** 2
         # less its rounding: ways that tie are all predicted
         return seconds * (slowed + constants.alike * alike) * (1 - 1e-12)
 
@@ -176,7 +174,6 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "math": fixed.math,
         "readers": kernel.readers,
         "promoted": 2 * kernel.accumulators * kernel.tile_k,
-        "scaled": predict.SCALED[kernel.swap_ab],
         "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
         "depth": max(1, kernel.stages - kernel.stagger),
         "rate_along_k": fixed.rates[True],

@@ -193,12 +193,8 @@ the machine code, its stalls and the rates of its units. 16 is the least for two
 takes 16 threads a clock; some of it passes beside the stores. Measured, gelu makes 8192x14336x4096 31 us longer."""
 
 PROMOTION = 1.0
-"""Clocks in which an accumulator is promoted: each scheduler adds for one warp. Not fitted."""
-
-SCALED = {False: 1.0, True: 7.0}
-"""The same with scales of blocks, by ``swap_ab``: of swapped operands each column of a thread has a scale of its own.
-Fitted to 1,090 configs of 24 problems on an H100 (results/h100/tune-fp8-blocks): picks that it timed stand at 0.958 of
-its best, and at 0.923 without the term. From 5 to 9 clocks swapped give the same picks."""
+"""Clocks in which an accumulator is promoted: each scheduler adds for one warp. Not fitted. With it picks among 939
+configs of 24 problems with scales of blocks (results/h100/tune-fp8-blocks) stand at 0.973 of the best there."""
 
 ORDERED = 1.2
 """Clocks of a finish that are hidden for each clock of one consumer's part of the stages that are multiplied in order:
@@ -296,8 +292,8 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
 
     product, math = fixed.product, fixed.math
     if promote and (kernel.readers == 1 or blocks):
-        clocks = SCALED[kernel.swap_ab] if blocks else PROMOTION
-        alone = math / kernel.readers + constants.drain + clocks * kernel.accumulators * 2 * kernel.tile_k / promote
+        promotion = PROMOTION * kernel.accumulators * 2 * kernel.tile_k / promote
+        alone = math / kernel.readers + constants.drain + promotion
         # other consumers multiply while the sums of one are promoted
         math = alone if kernel.readers == 1 else _norm((math, alone), constants.sharpness)
     taken = l2_bytes_per_stage(kernel, problem)
@@ -344,8 +340,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     alike = load * l2 / max(math, load, l2, ring) ** 2
     limited = problem.bytes / chip.memory_rate / seconds
     slowed = fixed.level + fixed.single * sum(sectors for _, sectors in astray(problem))
-    if not blocks:  # whose sums take longer than predicted, so that memory limits less than it seems
-        slowed += constants.shared * log(kernel.split_k) * limited**2
+    slowed += constants.shared * log(kernel.split_k) * limited**2
     seconds *= slowed + constants.alike * alike
     if finish is not None and finish.gated and kernel.consumers == 1 and sides[0] > 1:
         seconds *= GATED_ALONE
