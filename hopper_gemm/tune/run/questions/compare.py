@@ -151,7 +151,8 @@ class Comparison(Recording):
             self._assigned.update(keys)
             child = f"process {process}" if self._processes > 1 else ""
             points, board = tuple(key.point for key in keys), member.board if child else ""
-            finalists = {point.against: self._recipes(_finalists_key(point)) for point in points}
+            earlier = {key: recipes for key, (recipes, _) in self._earlier_finalists.items()} | self._finalists
+            finalists = {point.against: earlier.get(_finalists_key(point), ()) for point in points}
             return Task(points, self._duel, "compare", process, child, finalists=finalists, board=board)
         return None
 
@@ -201,10 +202,6 @@ class Comparison(Recording):
             if violations and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, violations)), "compare", key.process))
         self._folder.append(rows)
-
-    def _recipes(self, key: str) -> tuple[str, ...]:
-        """Return the recipes among which a baseline's candidate is chosen; none if it is searched."""
-        return self._finalists.get(key) or self._earlier_finalists.get(key, ((), ""))[0]
 
     def _keys(self) -> list[RowKey]:
         """Return the keys of all rows of the comparison, without baselines that cannot run here."""
