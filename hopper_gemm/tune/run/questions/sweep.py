@@ -16,7 +16,7 @@ from typing import Any
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
 from hopper_gemm.tune.point import Point
-from hopper_gemm.tune.run.question import Recording, cublas_control
+from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of
 from hopper_gemm.tune.search.search import Search, earlier_rows
@@ -316,7 +316,7 @@ class Sweep(Recording):
         for row in folder.rows.values():
             self._remember(row)
         self._lost_controls = {
-            (cublas_control(row.point), row.board)
+            (row.point.control, row.board)
             for row in folder.stage("sweep", "final")
             if row.ok and (place_of(row.point), row.board) not in self._controls
         }
