@@ -282,12 +282,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceCreate": (POINTER(c_void_p),),
     "cublasLtMatmulPreferenceDestroy": (c_void_p,),
     "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
-    "cublasLtMatmulAlgoGetHeuristic": (
-        *(c_void_p,) * 7,
-        c_int,
-        POINTER(HeuristicResult),
-        POINTER(c_int),
-    ),
+    "cublasLtMatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, POINTER(HeuristicResult), POINTER(c_int)),
     "cublasLtMatmulAlgoGetIds": (c_void_p, *(c_int,) * 7, POINTER(c_int), POINTER(c_int)),
     "cublasLtMatmulAlgoInit": (c_void_p, *(c_int,) * 7, POINTER(Algo)),
     "cublasLtMatmulAlgoCheck": (*(c_void_p,) * 6, POINTER(Algo), POINTER(HeuristicResult)),

@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.lookup import Pick, Table, find, tables
+from hopper_gemm.model.lookup import Pick, Table, find
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import CONTEXTS, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
@@ -228,9 +228,3 @@ def choose(
 ) -> Pick:
     """Return our config for a problem on a GPU; that of the model if it is ``"auto"``."""
     return find([] if config == "auto" else tables, problem, regime, context, chip)
-
-
-def tables_of(path: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:
-    """Return the tuned table of a path, whatever GPU it is of; without a path, those that serve matmul on this kind of
-    GPU."""
-    return tables(kind, say) if path is None else [Table(tuple(read_tuned(path)), path)]

@@ -97,7 +97,6 @@ def _of(values: Sequence[Record], **spec: Any) -> Spec:
 
 
 def _points(size: int, encoding: Spec, opacity: float = 1.0) -> Spec:
-    """Return a layer of points."""
     mark = {"type": "point", "filled": True, "size": size, "opacity": opacity}
     return {"mark": mark, "encoding": encoding}
 
@@ -110,7 +109,6 @@ def _series(field: str, values: Sequence[Record], colours: Sequence[str] = SERIE
 
 
 def _bars(category: str, category_order: Any, figure: str, title: str) -> Spec:
-    """Return a layer of horizontal bars."""
     y = {"field": category, "type": "nominal", "sort": category_order, "title": None}
     x = {"field": figure, "type": "quantitative", "title": title}
     return {"mark": {"type": "bar", "color": OURS}, "encoding": {"x": x, "y": y}}
@@ -235,9 +233,8 @@ def _importance(study: Study) -> Chart | None:
     bars["encoding"]["tooltip"] = _tips("parameter", "share", "evaluator")
     spec = _of(values, height=16 * len({value["parameter"] for value in values}) + 20, **bars)
     names = ", ".join(dict.fromkeys(entry["evaluator"] for entry in noted.values()))
-    return Chart(
-        "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
-    )
+    note = f"Share of each parameter in the scatter of the speedups, by {names}."
+    return Chart("Importance", note, spec, places_of(values))
 
 
 def _roofline(study: Study) -> Chart | None:
