@@ -125,8 +125,6 @@ class Worker:
         self._pool.close()
         self._lock.release()
 
-    # -----------------------------------------------------------------------------------------
-
     def _wait(self, *children: Child) -> None:
         """Wait a second at most for a task, a compiler or one of the children. Queue the tasks that arrived, or replace
         the queued ones of their numbers; their kernels compile while others are measured."""

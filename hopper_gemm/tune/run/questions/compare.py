@@ -189,8 +189,6 @@ class Comparison(Recording):
         """Free the problems of a worker that is gone, for other boards."""
         self._boards = {}
 
-    # -----------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""
         self._finalists = {key: tuple(recipes) for key, recipes in self._provenance.get("finalists", {}).items()}

@@ -124,8 +124,6 @@ class Finals:
         failed = {row.point for row in rows if not row.ok}
         return pooled(row for row in rows if row.point not in failed)
 
-    # -----------------------------------------------------------------------------------------
-
     @property
     def _processes(self) -> range:
         return range(self._spec.final.processes)

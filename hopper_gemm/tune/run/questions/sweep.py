@@ -168,8 +168,6 @@ class Sweep(Recording):
         provenance = self._folder.provenance or {}
         return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
-    # -----------------------------------------------------------------------------------------
-
     def joined(self, member: Joined) -> None:
         """Open the folder for the first worker, and note the board of each."""
         if self._earlier is None:
@@ -265,8 +263,6 @@ class Sweep(Recording):
                 self._folder.note(**provenance)
         finally:
             self._exit.close()
-
-    # -----------------------------------------------------------------------------------------
 
     def _final(self, member: Joined) -> Task | None:
         self._finals.add(self._search.ended())
