@@ -180,9 +180,9 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
     }
 
 
-def versions(*more: str) -> dict[str, str | None]:
-    """Return the versions of Python, of the packages that figures depend on, and of more; None for a missing one."""
-    return {"python": platform.python_version(), **{name: version_of(name) for name in (*PACKAGES, *more)}}
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that figures depend on; None for a missing one."""
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
 
 
 def commit() -> str | None:

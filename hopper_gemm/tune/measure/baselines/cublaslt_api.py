@@ -109,16 +109,9 @@ class Library:
     def __init__(self, shared: Any) -> None:
         self._shared = shared
         self._handle: c_void_p | None = None
-        shared.cublasLtGetVersion.restype = c_size_t
         for name, arguments in _SIGNATURES.items():
             function = getattr(shared, name)
             function.restype, function.argtypes = c_int, list(arguments)
-
-    @property
-    def version(self) -> str:
-        """Such as ``13.1.0``."""
-        number = int(self._shared.cublasLtGetVersion())
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def plan(
         self,
