@@ -31,11 +31,7 @@ class Finals:
     joined."""
 
     def __init__(
-        self,
-        spec: Spec,
-        folder: StudyFolder,
-        noises: Callable[[], Mapping[str, float]],
-        boards: Collection[str],
+        self, spec: Spec, folder: StudyFolder, noises: Callable[[], Mapping[str, float]], boards: Collection[str]
     ) -> None:
         self._spec, self._folder, self._noises, self._boards = spec, folder, noises, boards
         self._chosen: dict[str, list[Point]] = {}

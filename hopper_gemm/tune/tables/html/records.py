@@ -17,17 +17,7 @@ from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import launches, series
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.report import spanning
-from hopper_gemm.tune.tables.pivot import (
-    GROUP,
-    Group,
-    best_row,
-    cell_text,
-    config_of,
-    fastest,
-    groups,
-    plain,
-    rows_of,
-)
+from hopper_gemm.tune.tables.pivot import GROUP, Group, best_row, cell_text, config_of, fastest, groups, plain, rows_of
 
 FIGURES = (
     *("speedup", "speedup_low", "speedup_high", "time_us", "baseline_us", "tflops", "sm_mhz", "baseline_sm_mhz"),
