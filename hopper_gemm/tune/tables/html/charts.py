@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.tables.html.records import Record, compared, place_of, problems, roofline, table_cells, varied_of
+from hopper_gemm.tune.tables.html.records import Record, compared, problems, roofline, table_cells, varied_of
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.winners import is_list
 from hopper_gemm.tune.tables.pivot import rows_of
@@ -137,7 +137,7 @@ def _rungs(study: Study) -> Chart:
     steps = ladder(rows_of(study, "sweep"), study.provenance["rungs"])
     values = [
         {
-            "place": place_of(bool(study.stage("sweep")), result.group),
+            "place": result.group.key,
             "order": i,
             "rung": step.name,
             "adds": step.adds,
