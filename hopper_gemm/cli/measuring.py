@@ -52,10 +52,8 @@ def sweep(
 
     say, question = saying(as_json), read_spec(spec)
     try:
-        listen = options.listening(cluster, host)
-        source = choose(
-            lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus), listen
-        )
+        listen, indices = options.listening(cluster, host), options.gpus_of(gpus)
+        source = choose(lambda why: recorded or recorded_study(question.name, why), backend, indices, listen)
     except NotRecordedError:
         if not dry_run:
             raise
@@ -185,9 +183,8 @@ def tune(
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     sizes = GemmProblem(m, n, k, batch_invariant=batch_invariant)
     (problem,) = options.with_recipe([sizes], dtype, scales, promote)
-    source = choose(
-        lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
-    )
+    indices = options.gpus_of(gpus)
+    source = choose(lambda _: recorded or recorded_problem(problem, regime, context), backend, indices, listen)
     spec = question([problem], keys, recorded=source.recorded, **ahead)
     folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
     conclusion = conclude(folder)

@@ -90,6 +90,7 @@ SPEC = Object(
     }
 )
 
+RUNG = {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config}
 SHAPE = Object(
     {
         "study": STUDY,
@@ -111,12 +112,7 @@ SHAPE = Object(
         "even": Object({...: [TEXT]}),
         "importance": Object({...: Object({"evaluator": TEXT, "parameters": Object({...: NUMBER})}, ("parameters",))}),
         "protocols": [Object({"regime": TEXT}, ("regime",))],
-        "rungs": [
-            Object(
-                {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config},
-                ("name", "adds", "from", "config"),
-            )
-        ],
+        "rungs": [Object(RUNG, tuple(RUNG))],
         "finished": Object(
             {"rows": INTEGER, "digest": TEXT, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
         ),
