@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 
 from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
-from hopper_gemm.compiler.store import KernelStore, default_store, shipped, shipped_library
+from hopper_gemm.compiler.store import KernelStore, default_store, numbers_of, shipped, shipped_library
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import tables
@@ -75,7 +75,7 @@ def remedy(findings: Iterable[MachineFinding]) -> str:
 def _system(facts: Machine) -> list[MachineFinding]:
     linux = facts.system == SYSTEM
     untested = "" if linux else f"use a {SYSTEM} machine: the project was tested on no other"
-    recent = bool(facts.glibc) and _numbers(facts.glibc) >= _numbers(GLIBC)
+    recent = bool(facts.glibc) and numbers_of(facts.glibc) >= numbers_of(GLIBC)
     old = "" if recent else f"use a Linux distribution with glibc {GLIBC} or later"
     return [
         MachineFinding("ok" if linux else "note", "system", facts.system, untested, SYSTEM),
@@ -119,16 +119,13 @@ def _driver(facts: Machine) -> MachineFinding:
     """Check the driver; one that is too old matters only with a Hopper GPU."""
     needed = f">={DRIVER}, CUDA {DRIVER_CUDA}"
     if not facts.driver:
-        return MachineFinding(
-            "note", "driver", "none", f"install NVIDIA driver {DRIVER} or later where there is a GPU", needed
-        )
+        fix = f"install NVIDIA driver {DRIVER} or later where there is a GPU"
+        return MachineFinding("note", "driver", "none", fix, needed)
     version = f"{facts.driver}, CUDA {facts.driver_cuda}"
-    if _numbers(facts.driver_cuda) >= _numbers(DRIVER_CUDA):
+    if numbers_of(facts.driver_cuda) >= numbers_of(DRIVER_CUDA):
         return MachineFinding("ok", "driver", version, needed=needed)
-    old = f"{version}: too old for CUDA {DRIVER_CUDA}"
-    return MachineFinding(
-        facts.with_hopper("missing"), "driver", old, f"update the NVIDIA driver to {DRIVER} or later", needed
-    )
+    old, fix = f"{version}: too old for CUDA {DRIVER_CUDA}", f"update the NVIDIA driver to {DRIVER} or later"
+    return MachineFinding(facts.with_hopper("missing"), "driver", old, fix, needed)
 
 
 def _torch(facts: Machine) -> list[MachineFinding]:
@@ -141,16 +138,11 @@ def _torch(facts: Machine) -> list[MachineFinding]:
     if cuda is None:
         fix = "on a machine with a Hopper GPU install a CUDA build: pip install --force-reinstall torch"
         return [MachineFinding(facts.with_hopper("missing"), what, "a CPU build, which cannot use a GPU", fix, needed)]
-    if limit and _numbers(cuda)[0] > int(limit):
+    if limit and numbers_of(cuda)[0] > int(limit):
         version = f"{cuda}, which driver {facts.driver} (CUDA {facts.driver_cuda}) cannot run"
         fix = f"update the NVIDIA driver, or install a build of torch for CUDA {limit}"
         return [MachineFinding(facts.with_hopper("missing"), what, version, fix, needed)]
     return [MachineFinding("ok", what, cuda, needed=needed)]
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return ``"13.0"`` as (13, 0)."""
-    return tuple(int(word) for word in version.split(".") if word.isdecimal())
 
 
 def _ncu() -> MachineFinding:
@@ -186,11 +178,8 @@ def _machine_code(facts: Machine) -> list[MachineFinding]:
     value += ", for other versions of the DSL and TVM-FFI than these" * unused
     if len(ready) == len(kernels):
         return [MachineFinding("ok", "machine code", value)]
-    return [
-        MachineFinding(
-            facts.with_hopper("slow"), "machine code", f"{value}: a first call may compile for a second", PREBUILD
-        )
-    ]
+    value += ": a first call may compile for a second"
+    return [MachineFinding(facts.with_hopper("slow"), "machine code", value, PREBUILD)]
 
 
 def _extension(facts: Machine) -> list[MachineFinding]:

@@ -17,7 +17,7 @@ from hopper_gemm.cli.reading import show
 from hopper_gemm.cli.shorthand import EXPLANATION, wording
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import local_root, slug
+from hopper_gemm.model.tuned import local_root, read_tuned, slug
 from hopper_gemm.tune.study.files import shown, suite_file, write_whole
 from hopper_gemm.tune.study.reader import read_study
 
@@ -52,10 +52,8 @@ def sweep(
 
     say, question = saying(as_json), read_spec(spec)
     try:
-        listen = options.listening(cluster, host)
-        source = choose(
-            lambda why: recorded or recorded_study(question.name, why), backend, options.gpus_of(gpus), listen
-        )
+        listen, indices = options.listening(cluster, host), options.gpus_of(gpus)
+        source = choose(lambda why: recorded or recorded_study(question.name, why), backend, indices, listen)
     except NotRecordedError:
         if not dry_run:
             raise
@@ -185,9 +183,8 @@ def tune(
         raise ValueError("tune needs a problem as M N K, or a list with --shapes")
     sizes = GemmProblem(m, n, k, batch_invariant=batch_invariant)
     (problem,) = options.with_recipe([sizes], dtype, scales, promote)
-    source = choose(
-        lambda _: recorded or recorded_problem(problem, regime, context), backend, options.gpus_of(gpus), listen
-    )
+    indices = options.gpus_of(gpus)
+    source = choose(lambda _: recorded or recorded_problem(problem, regime, context), backend, indices, listen)
     spec = question([problem], keys, recorded=source.recorded, **ahead)
     folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
     conclusion = conclude(folder)
@@ -251,7 +248,7 @@ def compare(
     """
     from hopper_gemm.tune.study.shapes import problems_of
     from hopper_gemm.tune.study.spec import command_spec
-    from hopper_gemm.tune.tables import comparison as tables
+    from hopper_gemm.tune.tables.comparison import recorded as recorded_comparison
     from hopper_gemm.tune.tables.view import view
 
     if finalists is not None and backend == "replay":
@@ -268,11 +265,12 @@ def compare(
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
         stems = ["-".join([options.titled(stem, problems), *words]) for stem in lists]
-        study = tables.recorded(stems, problems, names, regime, context)
+        study = recorded_comparison(stems, problems, names, regime, context)
         show(view(study), "json" if as_json else None, long=long)
         return
     from hopper_gemm.cli.running import conclude, local_source, run_question
-    from hopper_gemm.tune.run.questions.compare import Comparison, tables_of
+    from hopper_gemm.model.lookup import Table, tables
+    from hopper_gemm.tune.run.questions.compare import Comparison
 
     source = local_source(gpus, "a comparison", "; --backend replay shows a recorded one")
     kind, title = source.gpus[0].name, spec.name
@@ -285,8 +283,8 @@ def compare(
             outcome = form.format(**row.figures)
         stderr(f"{done}/{total} {row.point.problem} {row.point.against}: {outcome}")
 
-    read = tables_of(recorded, slug(kind), stderr)
-    comparison = Comparison(spec, folder, kind, tables=read, limit=limit, watch=watch, say=stderr)
+    among = [Table(tuple(read_tuned(recorded)), recorded)] if recorded else tables(slug(kind), stderr)
+    comparison = Comparison(spec, folder, kind, tables=among, limit=limit, watch=watch, say=stderr)
     if finalists is not None:
         comparison.begin_with(finalists)
     what = f"{len(problems)} problems with {', '.join(names)} in {regime}, {context}"

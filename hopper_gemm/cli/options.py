@@ -30,6 +30,7 @@ TableForm = Literal["csv", "json", "markdown", "html"]
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
 REPLAYED = "Recorded study to replay. Default: the one of the same name."
+KNOWN = "Begin with the best configs known of the problem and of those near it. Default: yes."
 TUNED = "Tuned table. Default: the recorded one of this kind of GPU."
 
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.")]
@@ -61,13 +62,7 @@ StudyFolder = Annotated[
 Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
 Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
 TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
-TunedFirst = Annotated[
-    bool,
-    typer.Option(
-        "--known/--no-known",
-        help="Begin with the best configs known of the problem and of those near it. Default: yes.",
-    ),
-]
+TunedFirst = Annotated[bool, typer.Option("--known/--no-known", help=KNOWN)]
 Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
 Groups = Annotated[int | None, typer.Option(help="Number of groups or matrices of a product of such.")]

@@ -369,12 +369,7 @@ def prebuild(
     kind, whole = kind_of(gpu), menu and dtype is None and layouts is None
     parts = WHOLE_MENU if whole else [(dtype or "bf16", layouts or "kk")] * menu
     done = compile_ahead(
-        problems,
-        menu=parts,
-        context=context,
-        gpu=kind,
-        chip=chip_here(kind, sms),
-        watch=paced(stderr),
+        problems, menu=parts, context=context, gpu=kind, chip=chip_here(kind, sms), watch=paced(stderr)
     )
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))

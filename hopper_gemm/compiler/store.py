@@ -202,12 +202,14 @@ def default_store() -> Path:
 def _tested(folder: Path, installed: tuple[tuple[str, str], ...]) -> bool:
     """Return True if the machine code in a folder was tested with these versions; raise where it does not say so."""
     ends = json.loads((folder / TESTED).read_bytes())
-    return all(_numbers(ends[name][0]) <= _numbers(number) <= _numbers(ends[name][1]) for name, number in installed)
+    return all(
+        numbers_of(ends[name][0]) <= numbers_of(number) <= numbers_of(ends[name][1]) for name, number in installed
+    )
 
 
-def _numbers(number: str) -> list[int]:
+def numbers_of(version: str) -> list[int]:
     """The numbers of a version, by which versions are in order; that of a release candidate makes it a later one."""
-    return [*map(int, re.findall("[0-9]+", number))]
+    return [*map(int, re.findall("[0-9]+", version))]
 
 
 def shipped_library(kernel: AnyId) -> Path:

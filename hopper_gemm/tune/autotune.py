@@ -27,7 +27,6 @@ from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import Coordinator
-from hopper_gemm.tune.run.question import cublas_control
 from hopper_gemm.tune.run.questions.finals import entry_of
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep
 from hopper_gemm.tune.run.questions.tune import FAR, PAIRS, REST, question
@@ -227,7 +226,12 @@ def _time_picks(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
             entry = _fastest(bench, case, compiled, reasons)
         except torch.cuda.OutOfMemoryError as error:
             reasons.append(f"the GPU's memory is full: {str(error).partition(chr(10))[0]}")
-        _keep(tuning, case, entry, f"{number} of {len(runs)}", "; ".join(dict.fromkeys(reasons)))
+        if entry is not None:
+            path = own_paths(entry.kind)[0]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_tuned(path, [entry])
+        why = "; ".join(dict.fromkeys(reasons)) or "nothing was measured"
+        _note(tuning, case, entry, why, f"{number} of {len(runs)}: {case}")
 
 
 def _contenders(case: Case, most: int, device: int) -> list[Kernel]:
@@ -254,22 +258,19 @@ def _fastest(bench: Bench, case: Case, configs: Sequence[Kernel], reasons: list[
             best = {**outcome.figures, "point": point}
     if not best:
         return None
-    control, best_point = bench.measure(cublas_control(points[0]), protocol), best.pop("point")
+    control, best_point = bench.measure(points[0].control, protocol), best.pop("point")
     noise = noise_floor(ratio_of(control.figures)) if control.status == "ok" else 0.0
     figures = best | vars(load_any(best_point.config, case.problem).report)
     return entry_of(best_point, figures, noise, study=WARMUP, gpu=bench.device.name, board=bench.device.uuid)
 
 
-def _keep(tuning: Autotuned, case: Case, entry: TunedEntry | None, number: str, reason: str) -> None:
-    """Write an entry to the user's own table; note the reason where there is none."""
+def _note(tuning: Autotuned, case: Case, entry: TunedEntry | None, why: str, said: str) -> None:
+    """Note the entry of a case, or why it has none, and say it behind what was said of the case."""
     if entry is None:
-        tuning.failed[case] = reason or "nothing was measured"
+        tuning.failed[case] = why
     else:
-        path = own_paths(entry.kind)[0]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tuned(path, [entry])
         tuning.measured.append(entry)
-    tuning.say(f"{number}: {case}: {case.line(entry) if entry else tuning.failed[case]}")
+    tuning.say(f"{said}: {case.line(entry) if entry else why}")
 
 
 def time_groups(
@@ -312,11 +313,7 @@ def _search(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
                 if coordinator is not None:
                     coordinator.close()  # its workers may have tasks left
                     coordinator = None
-            if entry is None:
-                tuning.failed[case] = why
-            else:
-                tuning.measured.append(entry)
-            tuning.say(f"{said}: {f'{entry.speedup:.3f}x torch.mm' if entry else why}")
+            _note(tuning, case, entry, why, said)
     finally:
         if coordinator is not None:
             coordinator.close()

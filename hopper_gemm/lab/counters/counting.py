@@ -95,10 +95,7 @@ def count(
 
 
 def settle(
-    batch: Sequence[Point],
-    stages: dict[int, tuple[Stage, str]],
-    launches: Sequence[ProfiledLaunch],
-    end: str = "",
+    batch: Sequence[Point], stages: dict[int, tuple[Stage, str]], launches: Sequence[ProfiledLaunch], end: str = ""
 ) -> dict[Point, Counted]:
     """Return the outcomes of a run's points, without points to be run again because their outcome is uncertain.
 

@@ -66,7 +66,9 @@ class Counting(Recording):
         launches, provenance = read_target(target)
         super().__init__({**provenance, "gpu": {"name": gpu}}, out, lambda text: None)
         self._watch = watch
-        wanted = {kind: _with_baselines(launches) if kind == "profile" else launches for kind in kinds}
+        by_problem = grouped(launches, lambda point: point.problem)
+        beside = [point for problem, of in by_problem.items() for point in (Point(problem, "cublas"), *of)]
+        wanted = {kind: beside if kind == "profile" else launches for kind in kinds}
         if not any(wanted.values()):
             raise ResultsError(f"{target} has no config that runs; name another sweep or study")
         self._open = {
@@ -137,12 +139,6 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
         spec = sweep.as_dict()
     bare = dict.fromkeys(Point(point.problem, point.config) for point in launches)
     return list(bare), fresh(name, question, "measured", spec=spec, spec_digest=digest, kernel=kernel_digest())
-
-
-def _with_baselines(launches: Sequence[Point]) -> list[Point]:
-    """Return the points problem by problem, cuBLAS first."""
-    by_problem = grouped(launches, lambda point: point.problem)
-    return [point for problem, group in by_problem.items() for point in (Point(problem, "cublas"), *group)]
 
 
 def _key(point: Point, kind: str) -> RowKey:

@@ -133,8 +133,10 @@ def run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], tim
             code: int | None = process.wait(timeout)
         except subprocess.TimeoutExpired:
             code = None
-        finally:
-            _kill(process)
+        finally:  # kill the rest of the process group, whose id is that of the profiler, its first member
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return Ran(_text(log), _text(console), code)
 
 
@@ -213,13 +215,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if isfinite(number) else None
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the rest of the process group, whose id is that of the profiler, its first member."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _text(path: Path) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hopper_gemm.model import hopper, roofline
 from hopper_gemm.model.config import LEGEND
-from hopper_gemm.model.roofline import Chip
+from hopper_gemm.model.roofline import best_swizzle
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.tables.pivot import markdown
 
@@ -31,16 +30,16 @@ _SHOWN = (
 )
 
 
-def counters_table(counted: Iterable[Row], sms: int = hopper.SM_COUNT) -> str:
+def counters_table(counted: Iterable[Row]) -> str:
     """Return rows of stage ``counters`` in Markdown, one table for each problem; behind each raster stands the swizzle
-    that theory prefers on so many SMs."""
+    that theory prefers on all SMs of an H200 or H100 SXM."""
     parts: dict[Any, dict[str, list[str]]] = {}
     for row in counted:
         problem, subject = row.point.problem, row.point.subject
         if isinstance(subject, str):
             label, raster = f"cuBLAS {row.figures.get('baseline_kernel', '')}", "-"
         else:
-            label, best = str(subject), roofline.best_swizzle(subject, Chip(sms))
+            label, best = str(subject), best_swizzle(subject)
             raster = f"{subject.raster}{subject.swizzle} ({best:.1f})"
         figures = [(row.figures.get(name), scale, form) for name, _, scale, form in _SHOWN]
         shown = ["-" if value is None else form.format(value * scale) for value, scale, form in figures]

@@ -6,14 +6,13 @@ every step of the CTA's first tile. Its order of events is that of the timed ker
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from hopper_gemm.compiler.child import Child, Handler, Reply
 from hopper_gemm.tune.measure.device import GpuId
@@ -127,9 +126,7 @@ def trace(
         raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
     names = {config: section.name for section, config in rungs(spec)}
     child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("rung", "m", "n", "k", *Moment._fields))
+    moments: list[tuple[Any, ...]] = []
     traced, failed = 0, ""
     try:
         for point, why in points(spec).items():
@@ -139,7 +136,7 @@ def trace(
                 failed = f"{name}, {problem}: {reply.error}"
                 say(failed)
                 continue
-            writer.writerows((name, problem.m, problem.n, problem.k, *moment) for moment in reply.value)
+            moments += [(name, problem.m, problem.n, problem.k, *moment) for moment in reply.value]
             traced += 1
             say(f"{name}, {problem}: {len(reply.value)} moments")
     finally:
@@ -150,5 +147,6 @@ def trace(
     provenance |= {"gpu": {"name": gpu.name, "uuid": gpu.uuid}, "kernel": kernel_digest(), "seed": spec.seed}
     out.mkdir(parents=True, exist_ok=True)
     write_sealed(out / PROVENANCE, fresh(spec.name, spec.question, "measured", spec_digest=spec.digest, **provenance))
-    write_whole(out / MOMENTS, file.getvalue())
+    table = pd.DataFrame(moments, columns=["rung", "m", "n", "k", *Moment._fields])
+    write_whole(out / MOMENTS, table.to_csv(index=False, lineterminator="\n"))
     return out / MOMENTS

@@ -29,10 +29,7 @@ FOLDER = "recorded"
 """Folder of recorded binaries in a GPU's results folder."""
 
 NAMES = tuple(argument.name for argument in ARGUMENTS)
-EARLIER_ARGUMENTS = (
-    *("a", "b", "c", "clusters", "along_m", "swizzle", "serpentine"),
-    *("sums", "words", "readings"),
-)
+EARLIER_ARGUMENTS = ("a", "b", "c", "clusters", "along_m", "swizzle", "serpentine", "sums", "words", "readings")
 """Arguments of a launcher whose record does not name them."""
 
 

@@ -86,8 +86,7 @@ class Checked:
             "context": point.context,
             "board": self.board,
             "config": str(point.config),
-            "status": self.verdict.status,
-            "message": self.verdict.message,
+            **vars(self.verdict),
             "warning": self.warning,
             "busy": self.busy,
             **self.figures,
@@ -210,10 +209,10 @@ def listed_binaries(table: Path) -> list[RecordedBinary]:
     return binaries
 
 
-def codes(binaries: Sequence[RecordedBinary], store: Path | None = None) -> dict[str, Any]:
+def codes(binaries: Sequence[RecordedBinary]) -> dict[str, Any]:
     """Return today's machine code and launch arguments of guarded configs, with the versions of the compiling packages.
     It compiles; no GPU is needed."""
-    kernels = KernelStore(store or default_store())
+    kernels = KernelStore(default_store())
     compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
     kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
     return {"versions": versions(), "kernels": kernel_codes}

@@ -196,8 +196,6 @@ class Bench:
         recipes = tuple(finalist.recipe for finalist in chosen.finalists if finalist.recipe)
         return Outcome("ok", "", figures, samples, chosen.candidate.recipe, recipes, laps.seconds)
 
-    # -----------------------------------------------------------------------------------------
-
     def _scene_of(self, point: Point) -> Scene:
         """Return the scene of a point; a new one if problem or data differ from the last point's."""
         key = point.problem, point.data

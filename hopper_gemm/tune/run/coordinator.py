@@ -74,8 +74,6 @@ class Coordinator:
         """End the workers."""
         self._executor.close()
 
-    # -----------------------------------------------------------------------------------------
-
     def _begin(self, question: Question) -> None:
         """Take up a question with the workers that are there."""
         self._question = question

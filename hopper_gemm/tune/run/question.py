@@ -141,7 +141,8 @@ class Recording(Question):
         if key in self._controls or self._source != "measured":
             return None
         self._controls.add(key)
-        return Task((cublas_control(point),), protocol, "control", board=member.board)
+        control = replace(point, against="cublas").control
+        return Task((control,), protocol, "control", board=member.board)
 
     def _learn(self, row: Row) -> None:
         """Take the noise floor from a row of stage ``control``."""
@@ -166,8 +167,3 @@ class Recording(Question):
     def _origin(self) -> tuple[str, str, str]:
         """Study, source and GPU of a row."""
         return self._study, self._source, self._provenance["gpu"]["name"]
-
-
-def cublas_control(point: Point) -> Point:
-    """Return the point of cuBLAS against itself under a point's conditions."""
-    return replace(point, against="cublas", subject="cublas")

@@ -125,21 +125,16 @@ class Worker:
         self._pool.close()
         self._lock.release()
 
-    # -----------------------------------------------------------------------------------------
-
     def _wait(self, *children: Child) -> None:
-        """Wait a second at most for a task, a compiler or one of the children; queue the tasks that arrived."""
+        """Wait a second at most for a task, a compiler or one of the children. Queue the tasks that arrived, or replace
+        the queued ones of their numbers; their kernels compile while others are measured."""
         wait([self._line, *self._pool.waits, *(handle for child in children for handle in child.waits)], 1.0)
         while self._line.poll(0):
-            self._take(*self._line.recv())
+            number, task = self._line.recv()
+            if number not in self._begun:
+                self._queue[number] = task
+                self._pool.submit(kernel for kernel in kernels_of(task) if kernel is not None)
         self._pool.pump()
-
-    def _take(self, number: int, task: Task) -> None:
-        """Queue a task, and compile its kernels while others are measured; or replace the queued task of that number. A
-        task that was begun is not replaced."""
-        if number not in self._begun:
-            self._queue[number] = task
-            self._pool.submit(kernel for kernel in kernels_of(task) if kernel is not None)
 
     def _compiled(self, task: Task) -> bool:
         return all(kernel is None or self._pool.built(kernel) is not None for kernel in kernels_of(task))

@@ -62,7 +62,8 @@ class Gp(LegalSampler):
         """Return the free config with the lowest loss that is plausible."""
         if not self.losses:
             return int(free[self._predicted[free].argmin()])
-        losses = self._all_losses()
+        losses = {**self.losses, **{-1 - i: loss(speedup) for i, (_, speedup, _) in enumerate(self._outside)}}
+        losses |= dict.fromkeys(sorted(self.failed - self.losses.keys()), max(losses.values()))  # failed: the worst
         predicted = np.array([self._predicted[i] if i >= 0 else self._outside[-1 - i][2] for i in losses])
         values = np.array(list(losses.values()))
         slope = _slope(predicted, values)
@@ -82,11 +83,6 @@ class Gp(LegalSampler):
         self._expected[number] = float(mean[best])
         return number
 
-    def _all_losses(self) -> dict[int, float]:
-        """Return one loss for each measured config by its number; a config that failed has the worst loss."""
-        losses = {**self.losses, **{-1 - i: loss(speedup) for i, (_, speedup, _) in enumerate(self._outside)}}
-        return {**losses, **dict.fromkeys(sorted(self.failed - self.losses.keys()), max(losses.values()))}
-
     def _update_posterior(self, deviations: dict[int, float], free: np.ndarray) -> None:
         """Add the results and proposals since the last call to the posterior.
 
@@ -97,11 +93,8 @@ class Gp(LegalSampler):
         added = [number for number in (*deviations, *waiting) if number not in self._considered]
         grown = len(self._modelled) + len(added) - self._size_at_rebuild
         self._considered.update(added)
-        if (
-            self._posterior is not None
-            and grown < max(4, self._size_at_rebuild // 16)
-            and self._free[self._candidates].any()
-        ):
+        enough = grown < max(4, self._size_at_rebuild // 16) and self._free[self._candidates].any()
+        if self._posterior is not None and enough:
             for number in added:
                 self._posterior.add(self._point(number))
                 self._modelled.append(number)

@@ -138,11 +138,7 @@ class Plugged(LegalSampler):
     """
 
     def __init__(
-        self,
-        space: LegalSpace,
-        seed: int,
-        sampler: optuna.samplers.BaseSampler,
-        initial: Iterable[int] = (),
+        self, space: LegalSpace, seed: int, sampler: optuna.samplers.BaseSampler, initial: Iterable[int] = ()
     ) -> None:
         super().__init__(space, seed, initial)
         self._sampler = sampler

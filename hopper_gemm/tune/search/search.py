@@ -57,9 +57,13 @@ class Search:
         self._earlier = list(earlier)
         self._task_of: dict[Point, _Task] = {}
         self._alone = {alone.problems[0].problem(): alone for alone in spec.each()}
-        self._tasks = self._grouped(legal)
-        for task in self._tasks:
-            task.spent = (spent or {}).get(task.name, 0.0)
+        self._tasks: list[_Task] = []
+        for name, points in grouped(legal, place_of).items():
+            task = _Task(name, points, target=min(len(points), spec.budget.trials or len(points)))
+            task.done = {number for point, number in task.number.items() if point in self._rows}
+            task.spent = (spent or {}).get(name, 0.0)
+            self._task_of |= dict.fromkeys(points, task)
+            self._tasks.append(task)
         self._spaces: dict[tuple[GemmConfig, ...], LegalSpace] = {}
 
     @property
@@ -130,16 +134,6 @@ class Search:
         if task.sampler is not None and number in task.pending:
             task.sampler.tell(number, speedup_of(row))
             task.done.add(number)
-
-    def _grouped(self, legal: Sequence[Point]) -> list[_Task]:
-        """Return the tasks, each with its points."""
-        tasks = []
-        for name, points in grouped(legal, place_of).items():
-            task = _Task(name, points, target=min(len(points), self._spec.budget.trials or len(points)))
-            task.done = {number for point, number in task.number.items() if point in self._rows}
-            self._task_of |= dict.fromkeys(points, task)
-            tasks.append(task)
-        return tasks
 
     def _used(self, task: _Task) -> float:
         return task.spent + (0.0 if task.started is None else self._clock() - task.started)

@@ -103,16 +103,14 @@ class Curve:
         return float(((random_regret - self.regret.mean(axis=0)[:until]) / random_regret).mean())
 
 
-def play(
-    recorded: RecordedTask, sampler: str, seed: int, trials: int, seeds: int = 4, ahead: int = 1
-) -> tuple[list[int], np.ndarray]:
+def play(recorded: RecordedTask, sampler: str, seed: int, trials: int, ahead: int = 1) -> tuple[list[int], np.ndarray]:
     """Let a sampler search a recorded task; return the configs tried, by number in their order, and the best speedup
     after each.
 
-    The sampler tries ``trials`` configs at most, first some ``seeds`` of the model, with ``ahead`` trials pending at a
-    time; with the suffix :data:`BLIND` it gets no prediction.
+    The sampler tries ``trials`` configs at most, first some of the model, with ``ahead`` trials pending at a time; with
+    the suffix :data:`BLIND` it gets no prediction.
     """
-    space, predicted = recorded.space, recorded.predicted
+    space, predicted, seeds = recorded.space, recorded.predicted, 4
     if sampler.endswith(BLIND):  # not constant, so that the first config is random
         predicted, seeds = np.random.default_rng(seed).uniform(0, 1e-12, len(space)), 0
     proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)

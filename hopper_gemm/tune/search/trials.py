@@ -43,11 +43,8 @@ def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
         for number, row in enumerate(ran):
             study.add_trial(ended_trial(space, number, float(row.figures["speedup"])))
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-        importance[task] = {
-            "evaluator": EVALUATOR,
-            "of": "speedup",
-            "parameters": {k: round(v, 4) for k, v in shares.items()},
-        }
+        parameters = {k: round(v, 4) for k, v in shares.items()}
+        importance[task] = {"evaluator": EVALUATOR, "of": "speedup", "parameters": parameters}
     return importance
 
 

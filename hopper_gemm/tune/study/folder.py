@@ -153,8 +153,6 @@ class StudyFolder:
         """Return the rows of some stages, in the order of the file."""
         return [row for row in self.rows.values() if row.stage in names]
 
-    # -----------------------------------------------------------------------------------------
-
     def _read(self) -> None:
         path = self.path
         there = (path / ROWS).is_file()

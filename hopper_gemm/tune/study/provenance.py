@@ -33,30 +33,33 @@ class Object:
     needed: tuple[str, ...] = ()  # names without which the object says too little
 
 
-def _is(wanted: str, *kinds: type) -> Rule:
-    return lambda value: "" if isinstance(value, kinds) and not isinstance(value, bool) else wanted
+def _rule(wanted: str, holds: Callable[[Any], object]) -> Rule:
+    """Return the rule that ``holds`` is true of a value."""
+    return lambda value: "" if holds(value) else wanted
 
 
-def _text(value: Any) -> str:
-    return "" if isinstance(value, str) and printable(value) == value else "text without control characters"
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
-
-def _maybe_text(value: Any) -> str:
-    return "" if value is None or not _text(value) else "text or null"
-
-
-INTEGER, NUMBER = _is("an integer", int), _is("a number", int, float)
 
 NAME = re.compile(r"\w[\w.+-]{0,99}")
 """Form of the name of a study, of which names of files are made."""
 
-
-def _name(value: Any) -> str:
-    return "" if isinstance(value, str) and NAME.fullmatch(value) else "a name of letters, digits and . _ + -"
-
-
 MOMENT = "%Y-%m-%d %H:%M UTC"
 """Format of a time."""
+
+NUMBER = _rule("a number", _number)
+INTEGER = _rule("an integer", lambda value: _number(value) and isinstance(value, int))
+TEXT = _rule("text without control characters", lambda value: isinstance(value, str) and printable(value) == value)
+MAYBE_TEXT = _rule("text or null", lambda value: value is None or not TEXT(value))
+TEXTS = _rule(
+    "text or a list of texts",
+    lambda value: all(isinstance(text, str) for text in (value if isinstance(value, list) else [value])),
+)
+STUDY = _rule("a name of letters, digits and . _ + -", lambda value: isinstance(value, str) and NAME.fullmatch(value))
+COLUMN = _rule("a column of the results", lambda value: value in (*NAMES, *PAIRS))
+MAYBE_COLUMN = _rule("a column of the results", lambda value: value is None or not COLUMN(value))
+SPACE = _rule("an object of kernel parameters", lambda value: isinstance(value, dict) and not any(map(COLUMN, value)))
 
 
 def _moment(value: Any) -> str:
@@ -67,14 +70,6 @@ def _moment(value: Any) -> str:
     return ""
 
 
-def _column(value: Any) -> str:
-    return "" if value in (*NAMES, *PAIRS) else "a column of the results"
-
-
-def _space(value: Any) -> str:
-    return "" if isinstance(value, dict) and not any(map(_column, value)) else "an object of kernel parameters"
-
-
 def _config(value: Any) -> str:
     try:
         config_of(value)
@@ -83,52 +78,43 @@ def _config(value: Any) -> str:
     return ""
 
 
-def _data(value: Any) -> str:
-    texts = value if isinstance(value, list) else [value]
-    return "" if all(isinstance(text, str) for text in texts) else "text or a list of texts"
-
-
 SPEC = Object(
     {
-        **dict.fromkeys(("sampler", "name", "config"), _text),
-        **{name: [_text] for name in ("regimes", "contexts", "against", "warm_start")},
-        "data": _data,
-        "space": _space,
+        **dict.fromkeys(("sampler", "name", "config"), TEXT),
+        **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
+        "data": TEXTS,
+        "space": SPACE,
         "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
         "steady": Object({...: NUMBER}, ("settle", "window")),
         "final": Object({"best": INTEGER}),
     }
 )
 
+RUNG = {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config}
 SHAPE = Object(
     {
-        "study": _name,
-        **dict.fromkeys(("source", "question", "spec_digest", "replayed_from", "record"), _text),
-        **dict.fromkeys(("commit", "kernel"), _maybe_text),
-        **dict.fromkeys(("rows", "cols"), _column),
-        **dict.fromkeys(("facet_rows", "facet_cols"), lambda value: "" if value is None else _column(value)),
+        "study": STUDY,
+        **dict.fromkeys(("source", "question", "spec_digest", "replayed_from", "record"), TEXT),
+        **dict.fromkeys(("commit", "kernel"), MAYBE_TEXT),
+        **dict.fromkeys(("rows", "cols"), COLUMN),
+        **dict.fromkeys(("facet_rows", "facet_cols"), MAYBE_COLUMN),
         **dict.fromkeys(("schema_version", "seed", "points"), INTEGER),
         **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
         "created": _moment,
-        "gpu": Object({"name": _text, "driver": _text, "uuid": _text}, ("name",)),
+        "gpu": Object({"name": TEXT, "driver": TEXT, "uuid": TEXT}, ("name",)),
         "spec": SPEC,
-        "versions": Object({...: _maybe_text}),
-        **dict.fromkeys(("missing", "finalists_from"), Object({...: _text})),
-        "boards": [_text],
-        "finalists": Object({...: [_text]}),
+        "versions": Object({...: MAYBE_TEXT}),
+        **dict.fromkeys(("missing", "finalists_from"), Object({...: TEXT})),
+        "boards": [TEXT],
+        "finalists": Object({...: [TEXT]}),
         **dict.fromkeys(("noise", "spent"), Object({...: NUMBER})),
         "skipped": Object({...: INTEGER}),
-        "even": Object({...: [_text]}),
-        "importance": Object({...: Object({"evaluator": _text, "parameters": Object({...: NUMBER})}, ("parameters",))}),
-        "protocols": [Object({"regime": _text}, ("regime",))],
-        "rungs": [
-            Object(
-                {"name": _text, "adds": _text, "from": _maybe_text, "config": _config},
-                ("name", "adds", "from", "config"),
-            )
-        ],
+        "even": Object({...: [TEXT]}),
+        "importance": Object({...: Object({"evaluator": TEXT, "parameters": Object({...: NUMBER})}, ("parameters",))}),
+        "protocols": [Object({"regime": TEXT}, ("regime",))],
+        "rungs": [Object(RUNG, tuple(RUNG))],
         "finished": Object(
-            {"rows": INTEGER, "digest": _text, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
+            {"rows": INTEGER, "digest": TEXT, "counted": _moment, "places": Object({...: INTEGER})}, ("rows", "digest")
         ),
     },
     ("schema_version", "study", "source", "created", "gpu", "spec"),
@@ -190,9 +176,9 @@ def fresh(study: str, question: str, source: str, **more: Any) -> dict[str, Any]
     }
 
 
-def versions(*more: str) -> dict[str, str | None]:
-    """Return the versions of Python, of the packages that figures depend on, and of more; None for a missing one."""
-    return {"python": platform.python_version(), **{name: version_of(name) for name in (*PACKAGES, *more)}}
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that figures depend on; None for a missing one."""
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
 
 
 def commit() -> str | None:

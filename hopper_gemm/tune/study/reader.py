@@ -191,19 +191,14 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
     else:
         path = packed(folder)
         try:
-            text = _unpacked(path.read_bytes()).decode()
+            unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKED_BYTES_MAX)
+            content = unpacker.decompress(path.read_bytes(), UNPACKED_BYTES_MAX)
+            if not unpacker.eof or unpacker.unused_data:
+                raise ValueError("it is cut, or has more behind its end, or unpacks to more than 256 MiB")
+            text = content.decode()
         except (OSError, ValueError, lzma.LZMAError) as error:
             raise ResultsError(f"{path} cannot be unpacked ({error}); restore it, or run the sweep again") from None
     return path, text[: text.rfind("\n") + 1].split("\n")[:-1]
-
-
-def _unpacked(content: bytes) -> bytes:
-    """Return the content of packed rows, unless they are cut or longer than :data:`UNPACKED_BYTES_MAX`."""
-    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKED_BYTES_MAX)
-    text = unpacker.decompress(content, UNPACKED_BYTES_MAX)
-    if unpacker.eof and not unpacker.unused_data:
-        return text
-    raise ValueError("it is cut, or has more behind its end, or unpacks to more than 256 MiB")
 
 
 def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:

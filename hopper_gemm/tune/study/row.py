@@ -69,6 +69,7 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Return the values by column name; columns without a value are left out."""
         point = self.point
+        pairs = (":".join([as_text(value) for value in pair if value is not None]) for pair in self.samples)
         return {
             **{name: getattr(self, name) for name in (*ORIGIN, "stage")},
             **{name: getattr(point.problem, name, "") for name in PROBLEM},
@@ -77,7 +78,7 @@ class Row:
             **({} if point.is_baseline else all_values(point.config)),
             "status": self.status,
             "reason": self.reason,
-            "samples": samples_text(self.samples),
+            "samples": " ".join(pairs),
             **self.figures,
         }
 
@@ -210,11 +211,6 @@ def values_of(line: str, names: Sequence[str]) -> list[str]:
     if summed(values, names) != line:
         raise ValueError("the row was changed since it was written")
     return values
-
-
-def samples_text(samples: tuple[Sample, ...]) -> str:
-    """Return samples as the column holds them."""
-    return " ".join(":".join([as_text(value) for value in sample if value is not None]) for sample in samples)
 
 
 def samples_of(text: str) -> tuple[Sample, ...]:

@@ -169,10 +169,7 @@ BY_NAME = {column.name: column for column in COLUMNS}
 FIGURES = tuple(column.name for column in (*TIMED, *COUNTED))
 """Columns that stand only where the status is ok."""
 
-CARRIED = (
-    *FIGURES,
-    *(name for name in NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")]),
-)
+CARRIED = (*FIGURES, *NAMES[NAMES.index("baseline_kernel") : NAMES.index("source")])
 """Columns of a measurement, beside its status."""
 
 REQUIRED = tuple(name for name in NAMES if name not in (*FIELDS, *CARRIED, "batch_invariant", "promote", "scales"))

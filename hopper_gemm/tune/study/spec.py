@@ -219,9 +219,8 @@ class Spec(_Section):
     skip_illegal: bool = False
     # how the space is walked: every point of it, or what a search proposes, which gives a row only to what it measures
     sampler: Literal["exhaustive", "random", "tpe", "gp", "prior"] = "exhaustive"
-    seeds: Annotated[int, Field(ge=0, le=10**6)] = (
-        4  # configs with which guided samplers begin: the model's, or earlier ones
-    )
+    # configs with which guided samplers begin: the model's, or earlier ones
+    seeds: Annotated[int, Field(ge=0, le=10**6)] = 4
     warm_start: list[str] = []  # folders of the same kind of GPU, whose rows of the same problem the sampler gets
     ahead: Count = 4  # configs that a search proposes before the first is measured, so that they compile meanwhile
     budget: BudgetSection = BudgetSection()  # when to stop

@@ -144,7 +144,10 @@ def means(records: Sequence[Mapping[str, Any]]) -> list[Mean]:
 def compare_page(study: Study) -> str:
     """Return the page in Markdown: a table for each regime, the means below it, and what the baselines ran."""
     provenance, records = escaped(study.provenance), cells(study.stage("compare"))
-    lines = [f"# {provenance['study']}", "", f"**{_source(provenance)}**", "", scope_line(study), ""]
+    versions, named = provenance.get("versions", {}), ("torch", "cublaslt", "triton", "quack-kernels")
+    libraries = [f"{name} {versions[name]}" for name in named if versions.get(name)]
+    source = ", ".join([source_line(provenance).removesuffix("."), *libraries])
+    lines = [f"# {provenance['study']}", "", f"**{source}.**", "", scope_line(study), ""]
     if provenance.get("question"):
         lines += [provenance["question"].strip(), ""]
     for name, reason in (provenance.get("missing") or {}).items():
@@ -200,9 +203,3 @@ def _kernels(records: Sequence[Mapping[str, Any]]) -> str:
         rows.append([record["problem"], record["context"], record["against"], *texts])
     columns = ["problem", "context", "baseline", "us", "kernel", "candidates", "choice"]
     return markdown(columns, rows)
-
-
-def _source(provenance: Mapping[str, Any]) -> str:
-    versions, named = provenance.get("versions", {}), ("torch", "cublaslt", "triton", "quack-kernels")
-    libraries = (f"{name} {versions[name]}" for name in named if versions.get(name))
-    return ", ".join([source_line(provenance).removesuffix("."), *libraries]) + "."

@@ -123,15 +123,14 @@ def _figures(problems: Sequence[Mapped]) -> dict[str, str]:
     techniques = Counter(technique_words(problem.kernel) for problem in problems)
     worst = min(problems, key=lambda problem: problem.pick)
     listed = [problem for problem in problems if problem.listed is not None]
+    over_faster = mean(listed, lambda problem: problem.over_faster) if listed else ""
     return {
         "problems": str(len(problems)),
         "pick": mean(problems, lambda problem: problem.pick),
         "least": f"{worst.pick:.3f} {problem_label(worst.problem)}",
         "ahead": str(sum(problem.low > 1 for problem in problems)),
         "behind": str(sum(problem.high < 1 for problem in problems)),
-        "pick over the faster of torch.mm and lists": (
-            mean(listed, lambda problem: problem.over_faster) if listed else ""
-        ),
+        "pick over the faster of torch.mm and lists": over_faster,
         "best of 8": mean(problems, lambda problem: problem.of_picks),
         "best": mean(problems, lambda problem: problem.best),
         "pick of best": mean(problems, lambda problem: problem.pick / problem.best),

@@ -143,15 +143,14 @@ def pivot(
         raise ResultsError(f"{value!r} holds no numbers; choose a figure such as speedup, tflops or time_us")
     best = fastest(frame, [*facets, rows, cols])
     cells = best.assign(cell=[cell_text(row, value) for _, row in best.iterrows()])
+    down, across = in_order(cells[rows]), in_order(cells[cols])
     if facets:
-        down = [tuple(map(plain, key)) for key in cells[[*facets, rows]].itertuples(index=False, name=None)]
-        keys = sorted(dict.fromkeys(down), key=lambda key: [(isinstance(value, str), value) for value in key])
+        named = [tuple(map(plain, key)) for key in cells[[*facets, rows]].itertuples(index=False, name=None)]
+        keys = sorted(dict.fromkeys(named), key=lambda key: [(isinstance(value, str), value) for value in key])
         labels = {key: ", ".join(map(as_text, key)) for key in keys}
-        cells = cells.assign(**{rows: [labels[key] for key in down]})
-        table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
-        return table.reindex(index=list(labels.values()), columns=in_order(table.columns))
-    table = cells.pivot(index=rows, columns=cols, values="cell").fillna("")
-    return table.reindex(index=in_order(table.index), columns=in_order(table.columns))
+        cells = cells.assign(**{rows: [labels[key] for key in named]})
+        down = list(labels.values())
+    return cells.pivot(index=rows, columns=cols, values="cell").fillna("").reindex(index=down, columns=across)
 
 
 def fastest(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from typing import Any
 
 from hopper_gemm.tune.study.files import write_json
 from hopper_gemm.tune.study.pooling import grouped
+from hopper_gemm.tune.study.provenance import MOMENT
 from hopper_gemm.tune.study.reader import Study, read_study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.schema import COLUMNS, TIMED
@@ -64,7 +65,7 @@ def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     measurement ``baseline_runtimes``, in the same order."""
     provenance, point = study.provenance, rows[0].point
     created = provenance.get("created")
-    begun = datetime.strptime(created, "%Y-%m-%d %H:%M UTC").isoformat() + "Z" if created else ""
+    begun = datetime.strptime(created, MOMENT).isoformat() + "Z" if created else ""
     objectives = provenance["spec"].get("objective", ["speedup"])
     seconds = _pair_seconds(provenance, point.regime)
     run = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 
@@ -27,11 +28,6 @@ class Care:
     rounds: int = 7
 
 
-def written(operands: MatrixSet) -> torch.Tensor:
-    """Return the default output matrix of a baseline."""
-    return operands.theirs
-
-
 @dataclass(frozen=True)
 class Candidate:
     """An algorithm by which a baseline can run a problem."""
@@ -41,7 +37,7 @@ class Candidate:
     # candidate
     label: str = ""
     recipe: str = ""  # text from which Baseline.restore makes it in another process; empty for an only candidate
-    product: Callable[[MatrixSet], torch.Tensor] = written  # returns the product of the last launch on a set
+    product: Callable[[MatrixSet], torch.Tensor] = attrgetter("theirs")  # of the last launch on a set
     seeded: bool = False  # True if it stays in the search to the end, whatever its first times
     # makes similar candidates, which are tried if this one is near the fastest
     variants: Callable[[], Sequence[Candidate]] = tuple

@@ -108,7 +108,9 @@ class CublasLt(Baseline):
         if not listed and not others:
             raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
         unlisted = [candidate for recipe, candidate in others.items() if recipe not in listed]
-        step = -(-len(unlisted) // _glances(workload.problem)) or 1
+        seconds = workload.problem.flop / 6e14 + workload.problem.bytes / 3e12 + 1e-5
+        looks = min(GLANCES_MOST, max(100, int(GLANCE_SECONDS / (3 * seconds))))  # of three launches each
+        step = -(-len(unlisted) // looks) or 1
         return [_torch(workload.problem), *listed.values(), *unlisted[::step]]
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
@@ -235,12 +237,6 @@ def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
             yield from (result.algo for result in plan.heuristics(size, COUNT))
         except CublasLtError as error:
             refusals.append(f"{size >> 20} MiB: {error}")
-
-
-def _glances(problem: GemmProblem) -> int:
-    """Return the number of unlisted algorithms that get a first look, three launches each."""
-    seconds = problem.flop / 6e14 + problem.bytes / 3e12 + 1e-5
-    return min(GLANCES_MOST, max(100, int(GLANCE_SECONDS / (3 * seconds))))
 
 
 def _layout(matrix: torch.Tensor) -> Layout:

@@ -109,16 +109,9 @@ class Library:
     def __init__(self, shared: Any) -> None:
         self._shared = shared
         self._handle: c_void_p | None = None
-        shared.cublasLtGetVersion.restype = c_size_t
         for name, arguments in _SIGNATURES.items():
             function = getattr(shared, name)
             function.restype, function.argtypes = c_int, list(arguments)
-
-    @property
-    def version(self) -> str:
-        """Such as ``13.1.0``."""
-        number = int(self._shared.cublasLtGetVersion())
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def plan(
         self,
@@ -282,12 +275,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceCreate": (POINTER(c_void_p),),
     "cublasLtMatmulPreferenceDestroy": (c_void_p,),
     "cublasLtMatmulPreferenceSetAttribute": (c_void_p, c_int, c_void_p, c_size_t),
-    "cublasLtMatmulAlgoGetHeuristic": (
-        *(c_void_p,) * 7,
-        c_int,
-        POINTER(HeuristicResult),
-        POINTER(c_int),
-    ),
+    "cublasLtMatmulAlgoGetHeuristic": (*(c_void_p,) * 7, c_int, POINTER(HeuristicResult), POINTER(c_int)),
     "cublasLtMatmulAlgoGetIds": (c_void_p, *(c_int,) * 7, POINTER(c_int), POINTER(c_int)),
     "cublasLtMatmulAlgoInit": (c_void_p, *(c_int,) * 7, POINTER(Algo)),
     "cublasLtMatmulAlgoCheck": (*(c_void_p,) * 6, POINTER(Algo), POINTER(HeuristicResult)),

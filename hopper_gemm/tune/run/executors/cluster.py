@@ -137,8 +137,6 @@ class Cluster:
             with contextlib.suppress(Exception):
                 service.close(timeout=10)
 
-    # -----------------------------------------------------------------------------------------
-
     def _count_deaths(self, name: str, event: Event) -> Event:
         """Count the deaths in a row of an event's worker; return the event, for good after too many deaths."""
         if isinstance(event, Row):

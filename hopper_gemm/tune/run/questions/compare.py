@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.lookup import Pick, Table, find, tables
+from hopper_gemm.model.lookup import Pick, Table, find
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.model.tuned import CONTEXTS, read_tuned
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
@@ -151,7 +151,8 @@ class Comparison(Recording):
             self._assigned.update(keys)
             child = f"process {process}" if self._processes > 1 else ""
             points, board = tuple(key.point for key in keys), member.board if child else ""
-            finalists = {point.against: self._recipes(_finalists_key(point)) for point in points}
+            earlier = {key: recipes for key, (recipes, _) in self._earlier_finalists.items()} | self._finalists
+            finalists = {point.against: earlier.get(_finalists_key(point), ()) for point in points}
             return Task(points, self._duel, "compare", process, child, finalists=finalists, board=board)
         return None
 
@@ -188,8 +189,6 @@ class Comparison(Recording):
         """Free the problems of a worker that is gone, for other boards."""
         self._boards = {}
 
-    # -----------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Load finalists and noise floors from the folder, and record the rows of illegal points."""
         self._finalists = {key: tuple(recipes) for key, recipes in self._provenance.get("finalists", {}).items()}
@@ -201,10 +200,6 @@ class Comparison(Recording):
             if violations and key not in self._folder.rows:
                 rows.append(self._refused(key.point, "; ".join(map(str, violations)), "compare", key.process))
         self._folder.append(rows)
-
-    def _recipes(self, key: str) -> tuple[str, ...]:
-        """Return the recipes among which a baseline's candidate is chosen; none if it is searched."""
-        return self._finalists.get(key) or self._earlier_finalists.get(key, ((), ""))[0]
 
     def _keys(self) -> list[RowKey]:
         """Return the keys of all rows of the comparison, without baselines that cannot run here."""
@@ -231,9 +226,3 @@ def choose(
 ) -> Pick:
     """Return our config for a problem on a GPU; that of the model if it is ``"auto"``."""
     return find([] if config == "auto" else tables, problem, regime, context, chip)
-
-
-def tables_of(path: Path | None, kind: str, say: Callable[[str], None]) -> list[Table]:
-    """Return the tuned table of a path, whatever GPU it is of; without a path, those that serve matmul on this kind of
-    GPU."""
-    return tables(kind, say) if path is None else [Table(tuple(read_tuned(path)), path)]

@@ -31,11 +31,7 @@ class Finals:
     joined."""
 
     def __init__(
-        self,
-        spec: Spec,
-        folder: StudyFolder,
-        noises: Callable[[], Mapping[str, float]],
-        boards: Collection[str],
+        self, spec: Spec, folder: StudyFolder, noises: Callable[[], Mapping[str, float]], boards: Collection[str]
     ) -> None:
         self._spec, self._folder, self._noises, self._boards = spec, folder, noises, boards
         self._chosen: dict[str, list[Point]] = {}
@@ -123,8 +119,6 @@ class Finals:
         rows = [row for row in self._folder.stage("final") if place_of(row.point) == case]
         failed = {row.point for row in rows if not row.ok}
         return pooled(row for row in rows if row.point not in failed)
-
-    # -----------------------------------------------------------------------------------------
 
     @property
     def _processes(self) -> range:

@@ -187,8 +187,6 @@ class Map(Recording):
             self._remember(row)
             self.watch(row, len(self._problems) - len(self._open), len(self._problems))
 
-    # -----------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Load the best rows from the folder; the time limit begins to run."""
         for row in self._folder.rows.values():

@@ -16,7 +16,7 @@ from typing import Any
 from hopper_gemm.compiler.child import CONTEXT, settle_in
 from hopper_gemm.tune.measure.protocol import Protocol, protocol_dict, seconds_of
 from hopper_gemm.tune.point import Point
-from hopper_gemm.tune.run.question import Recording, cublas_control
+from hopper_gemm.tune.run.question import Recording
 from hopper_gemm.tune.run.questions.finals import TWIN, Finals
 from hopper_gemm.tune.run.task import Joined, Task, launch_key, ratio_of
 from hopper_gemm.tune.search.search import Search, earlier_rows
@@ -168,8 +168,6 @@ class Sweep(Recording):
         provenance = self._folder.provenance or {}
         return self._folder.finished and provenance["finished"].get("budget") == self.spec.budget.model_dump()
 
-    # -----------------------------------------------------------------------------------------
-
     def joined(self, member: Joined) -> None:
         """Open the folder for the first worker, and note the board of each."""
         if self._earlier is None:
@@ -266,8 +264,6 @@ class Sweep(Recording):
         finally:
             self._exit.close()
 
-    # -----------------------------------------------------------------------------------------
-
     def _final(self, member: Joined) -> Task | None:
         self._finals.add(self._search.ended())
         point = self._finals.claim(member.board)
@@ -316,7 +312,7 @@ class Sweep(Recording):
         for row in folder.rows.values():
             self._remember(row)
         self._lost_controls = {
-            (cublas_control(row.point), row.board)
+            (row.point.control, row.board)
             for row in folder.stage("sweep", "final")
             if row.ok and (place_of(row.point), row.board) not in self._controls
         }

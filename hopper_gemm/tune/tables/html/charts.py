@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopper_gemm.tune.study.reader import Study
-from hopper_gemm.tune.tables.html.records import Record, compared, place_of, problems, roofline, table_cells, varied_of
+from hopper_gemm.tune.tables.html.records import Record, compared, problems, roofline, table_cells, varied_of
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.pages.winners import is_list
 from hopper_gemm.tune.tables.pivot import rows_of
@@ -97,7 +97,6 @@ def _of(values: Sequence[Record], **spec: Any) -> Spec:
 
 
 def _points(size: int, encoding: Spec, opacity: float = 1.0) -> Spec:
-    """Return a layer of points."""
     mark = {"type": "point", "filled": True, "size": size, "opacity": opacity}
     return {"mark": mark, "encoding": encoding}
 
@@ -110,7 +109,6 @@ def _series(field: str, values: Sequence[Record], colours: Sequence[str] = SERIE
 
 
 def _bars(category: str, category_order: Any, figure: str, title: str) -> Spec:
-    """Return a layer of horizontal bars."""
     y = {"field": category, "type": "nominal", "sort": category_order, "title": None}
     x = {"field": figure, "type": "quantitative", "title": title}
     return {"mark": {"type": "bar", "color": OURS}, "encoding": {"x": x, "y": y}}
@@ -139,7 +137,7 @@ def _rungs(study: Study) -> Chart:
     steps = ladder(rows_of(study, "sweep"), study.provenance["rungs"])
     values = [
         {
-            "place": place_of(bool(study.stage("sweep")), result.group),
+            "place": result.group.key,
             "order": i,
             "rung": step.name,
             "adds": step.adds,
@@ -235,9 +233,8 @@ def _importance(study: Study) -> Chart | None:
     bars["encoding"]["tooltip"] = _tips("parameter", "share", "evaluator")
     spec = _of(values, height=16 * len({value["parameter"] for value in values}) + 20, **bars)
     names = ", ".join(dict.fromkeys(entry["evaluator"] for entry in noted.values()))
-    return Chart(
-        "Importance", f"Share of each parameter in the scatter of the speedups, by {names}.", spec, places_of(values)
-    )
+    note = f"Share of each parameter in the scatter of the speedups, by {names}."
+    return Chart("Importance", note, spec, places_of(values))
 
 
 def _roofline(study: Study) -> Chart | None:

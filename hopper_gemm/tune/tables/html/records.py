@@ -17,17 +17,7 @@ from hopper_gemm.tune.tables.comparison import cells
 from hopper_gemm.tune.tables.forest import launches, series
 from hopper_gemm.tune.tables.mapped import mapped
 from hopper_gemm.tune.tables.pages.report import spanning
-from hopper_gemm.tune.tables.pivot import (
-    GROUP,
-    Group,
-    best_row,
-    cell_text,
-    config_of,
-    fastest,
-    groups,
-    plain,
-    rows_of,
-)
+from hopper_gemm.tune.tables.pivot import GROUP, Group, best_row, cell_text, config_of, fastest, groups, plain, rows_of
 
 FIGURES = (
     *("speedup", "speedup_low", "speedup_high", "time_us", "baseline_us", "tflops", "sm_mhz", "baseline_sm_mhz"),
@@ -45,17 +35,12 @@ SHOWN_STAGES = ("sweep", "final", "compare", "map")
 Record = dict[str, Any]
 
 
-def place_of(swept: bool, group: Group) -> str:
-    """Return the ``place`` under which the page shows a group: for a sweep its problem, regime, context and kind of
-    data; for a comparison or a map its regime and context."""
-    return group.key if swept else f"{group.regime} {group.context}"
-
-
 def records(study: Study) -> list[Record]:
     """Return a record for each row of a study's sweep, finals, comparison and map; missing values are None.
 
-    ``place`` is that of :func:`place_of`, ``trial`` the number of a row that ran in the sweep of its ``place``,
-    ``best`` the best speedup until then. Parameters in which no two rows differ are left out.
+    ``place`` is, of a sweep, problem, regime, context and kind of data, of a comparison or a map regime and context;
+    ``trial`` the number of a row that ran in the sweep of its ``place``, ``best`` the best speedup until then.
+    Parameters in which no two rows differ are left out.
 
     Raises:
         ResultsError: the study has no such rows.
@@ -68,7 +53,8 @@ def records(study: Study) -> list[Record]:
     trials: dict[str, tuple[int, float]] = {}
     swept = bool(study.stage("sweep"))
     for row in frame.to_dict("records"):
-        selection = place_of(swept, Group(*(plain(row[name]) for name in GROUP)))
+        group = Group(*(plain(row[name]) for name in GROUP))
+        selection = group.key if swept else f"{group.regime} {group.context}"
         config = None if plain(row["tile_m"]) is None else config_of(row)
         record: Record = {
             "place": selection,
@@ -109,7 +95,7 @@ def table_cells(study: Study) -> tuple[str, str, list[Record]]:
             config = {"config": str(config_of(row)), "stages": plain(row["stages"]), "reason": row["reason"]}
             spans = {down: plain(row[down]), across: plain(row[across])}
             text = cell_text(row).replace("x (", " (")
-            table.append({"place": place_of(True, group), **spans, **figures, **config, "text": text})
+            table.append({"place": group.key, **spans, **figures, **config, "text": text})
     return down, across, table
 
 

@@ -37,8 +37,8 @@ def report(study: Study) -> str:
             down, across = spanning(provenance)
             facets = [name for name in spanning(provenance, "facet_rows", "facet_cols") if name is not None]
             table = pivot.pivot(part, down, across, facets=facets)
-            down = ", ".join(HEADINGS.get(name, name) for name in (*facets, down))
-            lines += [pivot.markdown_table(table, corner(down, across)), ""]
+            heading = ", ".join(HEADINGS.get(name, name) for name in (*facets, down))
+            lines += [pivot.markdown_table(table, f"{heading} \\ {HEADINGS.get(across, across)}"), ""]
         ok, noise = part[part["status"] == "ok"], group.noted(provenance, "noise")
         timed = "not timed"
         if not ok.empty:
@@ -86,11 +86,6 @@ def spanning(provenance: Mapping[str, Any], *names: str) -> list[Any]:
     """Return the columns that provenance notes under names, by default those that span the study's table, or None."""
     usual = {"rows": "tile_m", "cols": "k_depth"}
     return [provenance.get(name) or usual.get(name) for name in names or usual]
-
-
-def corner(*names: str) -> str:
-    """Return the heading of a table's corner: the column that goes down, the column that goes across."""
-    return " \\ ".join(HEADINGS.get(name, name) for name in names)
 
 
 def varied(provenance: Mapping[str, Any]) -> list[str]:
