@@ -574,6 +574,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "fresh": studies.fresh,
     "fp8": studies.fp8,
     "fp8-tuned": comparisons.fp8_tuned,
+    "operators": studies.operators,
+    "deep": studies.deep,
     "leave-one-out": studies.leave_one_out,
     "sources-on-h100s": studies.sources_on_h100s,
     "groups": studies.groups,

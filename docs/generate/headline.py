@@ -33,7 +33,16 @@ from hopper_gemm.tune.study.reader import recorded_folders
 ROOT = Path(__file__).parents[2]
 README = "README.md"
 OF_README = (
-    *(ON_H100S[0], "suite-chained-on-h100", "suite", "invariant", "fp8-tuned", "short", "map-held-out"),
+    *(
+        ON_H100S[0],
+        "suite-chained-on-h100",
+        "suite",
+        "invariant",
+        "fp8-tuned",
+        "fp8-blocks-tuned",
+        "short",
+        "map-held-out",
+    ),
     *(*LAST_SEEDS, "steady-on-h100"),
 )
 """Rows behind the lines of README's table, in the order of :func:`claims_of_readme`."""
@@ -48,6 +57,13 @@ OTHERS = (
     ("docs/models.md", "a layer of experts", EXAMPLES, "python examples/experts.py --out OUT"),
     ("docs/models.md", "an invariant decode", EXAMPLES, "python examples/invariant_decode.py --out OUT"),
     ("docs/models.md", "FP8", "measurements/fp8.csv", "python -m benchmarks.fp8 --out OUT"),
+    ("docs/menu.md", "deep and narrow problems", "measurements/deep.csv", "python -m benchmarks.deep --out OUT"),
+    (
+        "docs/works-with.md",
+        "CUTLASS Operators",
+        "measurements/operators.csv",
+        "PYTHONPATH=build/operators:. python -m benchmarks.operators --out OUT",
+    ),
     ("docs/models.md", "groups and batches", "measurements/groups.csv", "python -m benchmarks.groups --out OUT"),
     (
         "docs/models.md",

@@ -8,13 +8,10 @@ from functools import cache
 from math import atanh, ceil, log, sqrt, tanh
 from typing import Any
 
-import pandas as pd
-
 from benchmarks.fresh import LAST_SEEDS
 from docs.generate import todays_code as today
-from docs.generate.measurements import measurement
 from docs.generate.pages.depth import ran
-from docs.generate.pages.means import mean_figure, of_row, over_faster, pick_of
+from docs.generate.pages.means import mean_figure, over_faster, pick_of
 from docs.generate.pages.prices import (
     invariant_on_h100,
     invariant_published,
@@ -80,8 +77,11 @@ def kernel_of(*names: str) -> str:
     return ", ".join((*digests, *dict.fromkeys(about["created"][:10] for about in told)))
 
 
+FP8_TUNED = {"fp8-tuned": "one scale", "fp8-blocks-tuned": "scales of blocks"}
+"""Comparisons of FP8 by tuned configs, and their scales in words."""
+
 MARKED: dict[str, Callable[[Row], bool]] = {
-    **dict.fromkeys((*ON_H100S, "suite-chained-on-h100", "steady-on-h100", "fp8-tuned"), lambda row: True),
+    **dict.fromkeys((*ON_H100S, "suite-chained-on-h100", "steady-on-h100", *FP8_TUNED), lambda row: True),
     **dict.fromkeys(("suite", "suite-chained", "short"), lambda row: True),
     "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
     "short-again": lambda row: row.figures["how"] == "model",
@@ -168,10 +168,11 @@ def headline() -> str:
         ours, both = figure(as_published(of["cublas"]) for of in found), figure(map(faster, found))
         lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
     lines.append(("the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
-    fp8 = over("fp8-tuned").values()
-    ours, both = figure(as_published(of["cublas"]) for of in fp8), figure(map(faster, fp8))
-    what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, one scale, over torch's `scaled_mm`"
-    lines.append((what, "isolated", ours, both, mark_of("fp8-tuned")))
+    for name, scales in FP8_TUNED.items():
+        fp8 = over(name).values()
+        ours, both = figure(as_published(of["cublas"]) for of in fp8), figure(map(faster, fp8))
+        what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, {scales}, over torch's `scaled_mm`"
+        lines.append((what, "isolated", ours, both, mark_of(name)))
     short, *_, picked, _ = _others("docs/suite.md")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
@@ -245,19 +246,23 @@ def suite_on_h100s() -> str:
 
 
 def fp8_tuned() -> str:
-    """Sentences on FP8 by one scale as tuned, in a burst and at the power cap, and by blocks as served."""
-    tuned, rows = over("fp8-tuned"), pd.read_csv(measurement("measurements/fp8-served.csv"))
+    """Sentences on FP8 as tuned, by one scale also at the power cap, and by blocks."""
     (steady,) = over("fp8-steady", regime="steady").values()
-    over_torch = mean_figure(as_published(of["cublas"]) for of in tuned.values())
-    behind = [problem.split()[0] for problem, of in tuned.items() if of["cublas"]["speedup_high"] < 1]
+
+    def stands(name: str) -> str:
+        tuned = over(name)
+        behind = [problem.split()[0] for problem, of in tuned.items() if of["cublas"]["speedup_high"] < 1]
+        return (
+            f"{mean_figure(as_published(of['cublas']) for of in tuned.values())} over torch's function, "
+            f"{mean_figure(map(faster, tuned.values()))} over the faster of it and cuBLASLt's list, behind on "
+            f"{len(behind)} of {len(tuned)} ({', '.join(behind)}), up to "
+            f"{max(of['cublas']['tflops'] for of in tuned.values()):,.0f} TFLOP/s"
+        )
+
     return wrapped(
-        f"Of one scale with fast sums every problem was searched on one H100, 8 s each, and timed on another: "
-        f"{over_torch} over torch's function, {mean_figure(map(faster, tuned.values()))} over the faster of it and "
-        f"cuBLASLt's list, behind on {len(behind)} of {len(tuned)} ({', '.join(behind)}), up to "
-        f"{max(of['cublas']['tflops'] for of in tuned.values()):,.0f} TFLOP/s. At the power cap 8192^3 stands at "
-        f"{interval(widened(steady['cublas']))} on a third. By blocks, as served there, tuned where the search came "
-        f"to its end, the {len(rows)} problems stand at {mean_figure(map(of_row, rows.itertuples()))}, behind on "
-        f"{(rows.high < 1).sum()}."
+        f"Every problem was searched on one H100 and timed on another. One scale with fast sums, 8 s each: "
+        f"{stands('fp8-tuned')}; at the power cap 8192^3 stands at {interval(widened(steady['cublas']))} on a third. "
+        f"Scales of blocks, 4 s each: {stands('fp8-blocks-tuned')}."
     )
 
 

@@ -34,6 +34,12 @@ COMPARED = (
         ("fp8-tuned",),
         "hopper-gemm compare --shapes sweeps/shapes/fp8.toml --dtype e4m3 --scales tensor --against cublas,heuristics",
     ),
+    (
+        "24 FP8 problems by blocks on H100s",
+        ("fp8-blocks-tuned",),
+        "hopper-gemm compare --shapes sweeps/shapes/fp8.toml --dtype e4m3 --scales blocks --promote 128 "
+        "--against cublas,heuristics",
+    ),
     ("24 short problems", ("short",), "hopper-gemm compare --shapes sweeps/shapes/short.toml --against cublas"),
 )
 """Claims from comparisons: what, the studies, board by board, and the command without its processes."""

@@ -315,6 +315,33 @@ def fp8() -> str:
     return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
 
 
+def operators() -> str:
+    """A sentence on the time of the provider's operators over that of matmul."""
+    rows = pd.read_csv(measurement("measurements/operators.csv"))
+    least, beyond = rows.loc[rows.speedup.idxmin()], (rows.speedup < 0.99).sum()
+    sizes = f"{least.m}x{least.n}x{least.k}"
+    return wrapped(
+        f"{mean_figure(map(of_row, rows.itertuples()))} its speed, the geometric mean of {len(rows)} pairs of problem "
+        f"and context; at least {least.speedup:.3f}x ({sizes}, {least.context}), where {beyond} of them are more than "
+        f"1 % apart ([rows](../results/measurements/operators.csv), by "
+        f"[benchmarks/operators.py](../benchmarks/operators.py))."
+    )
+
+
+def deep() -> str:
+    """Deep and narrow problems: the pick over torch.mm, over the faster, and beside the best that was timed."""
+    rows = pd.read_csv(measurement("measurements/deep.csv")).query("status == 'ok'")
+    lines = []
+    for (m, n, k, layouts), of in rows.groupby(["m", "n", "k", "layouts"], sort=False):
+        picks = of[of.role == "pick"].set_index("against").speedup
+        over_torch = of[of.against == "cublas"].groupby("role").speedup.max()
+        best, named = over_torch.max(), over_torch.get("named")
+        cells = f"{picks['cublas']:.3f}x", f"{picks.min():.3f}x", "" if named is None else f"{named:.3f}x"
+        lines.append((f"{m}x{n}x{k} {layouts}", *cells, f"{best:.3f}x", f"{picks['cublas'] / best:.3f}"))
+    names = "pick over torch.mm", "over the faster", "named tile", "best timed", "pick of best"
+    return markdown(("m x n x k", *names), lines)
+
+
 def sources_on_h100s() -> str:
     """Return sentences on three grids of the sources, measured on an H100."""
     single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")

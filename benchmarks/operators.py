@@ -1,0 +1,83 @@
+"""Time what CUTLASS Operators runs of ours beside ``hopper_gemm.matmul``, by the paired clock, in either context.
+
+    PYTHONPATH=build/operators:. python -m benchmarks.operators --out FILE [--pairs N] [--problems M,N,K ...]
+
+The operator is the first that the package's search finds among ours; both sides write the same bits, which is checked.
+Each row of the CSV file is written as it comes: the median of the pairs' ratios with its interval, and times without
+the spacer. ``make operators`` brings the package. Nothing else may run on the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import cutlass.operators as library
+import torch
+
+import hopper_gemm
+from benchmarks import need_hopper
+from hopper_gemm.operators import HopperProvider
+from hopper_gemm.tune.measure.device import describe_current
+
+PROBLEMS = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 1024))
+PROBLEMS += ((16, 6144, 4096), (64, 28672, 4096), (256, 4096, 14336), (1234, 4096, 4096))
+"""m, n, k."""
+
+COLD_BYTES = 120e6
+"""Matrices that calls take in turn hold more than so much: twice the L2."""
+
+COLUMNS = ("m", "n", "k", "context", "speedup", "low", "high", "pairs", "time_us", "baseline_us")
+COLUMNS += ("config", "gpu", "board", "torch")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="CSV file, written anew")
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--problems", nargs="*", help="m,n,k (default: the list)")
+    options = parser.parse_args()
+    need_hopper()
+    device = describe_current()
+    problems = [tuple(map(int, text.split(","))) for text in options.problems] if options.problems else PROBLEMS
+    with (
+        options.out.open("w", newline="") as file,
+        hopper_gemm.while_compiling("wait"),
+        hopper_gemm.fallback("never"),
+    ):
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for m, n, k in problems:
+            calls = []
+            for _ in range(1 + int(COLD_BYTES // (2 * (m * k + n * k + m * n)))):
+                a, b = (torch.randn(rows, k, device="cuda").bfloat16() for rows in (m, n))
+                theirs, ours = (torch.empty(m, n, device="cuda", dtype=a.dtype) for _ in range(2))
+                args = library.GemmArguments(a, b.mT, theirs, accumulator_type=torch.float32)
+                calls.append((args, a, b.mT, theirs, ours))
+            operator = library.get_operators(calls[0][0], target_sm="90a", providers=[HopperProvider])[0]
+            artifact = operator.compile(calls[0][0])
+
+            def provided(args, *_, operator=operator, artifact=artifact):
+                operator.run(args, compiled_artifact=artifact, stream=torch.cuda.current_stream())
+
+            def called(_, a, b, __, ours):
+                hopper_gemm.matmul(a, b, out=ours)
+
+            for function in (provided, called):
+                function(*calls[0])
+            if not torch.equal(*calls[0][3:]):
+                raise SystemExit(f"{m}x{n}x{k}: the provider's product must have the bits of matmul's but differs")
+            for context in ("isolated", "chained"):
+                functions = {"provider": provided, "matmul": called}
+                timed = hopper_gemm.bench(functions, context=context, arguments=calls, pairs=options.pairs)
+                first, second = timed["provider"], timed["matmul"]
+                ratio, config = first.speedup, operator.metadata.design.config
+                row = m, n, k, context, ratio.median, ratio.low, ratio.high, ratio.pairs, first.us, second.us
+                writer.writerow([*row, config, device.name, device.uuid, torch.__version__])
+                file.flush()
+                print(f"{m}x{n}x{k} {context}: {ratio.median:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]", flush=True)
+
+
+if __name__ == "__main__":
+    main()
