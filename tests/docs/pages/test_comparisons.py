@@ -99,6 +99,7 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "suite-chained": 24,
         "short": 24,
         "fp8-tuned": 24,
+        "fp8-blocks-tuned": 24,
         "suite-chained-on-h100": 24,
         "steady-on-h100": 1,
         "fresh-6": 60,
