@@ -128,7 +128,8 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
     provenance of a new folder for them."""
     if target.is_dir():
         study = read_study(target)
-        launches = [row.point for row in study.stage("sweep") if row.ok]
+        rows = study.stage("sweep", "compare", "map")
+        launches = [row.point for row in rows if row.ok and not row.point.is_baseline]
         provenance = study.provenance
         name, question = provenance["study"], provenance.get("question", "")
         spec, digest = provenance["spec"], provenance.get("spec_digest")

@@ -10,7 +10,7 @@ import pytest
 
 from hopper_gemm.cli.options import titled, with_recipe
 from hopper_gemm.cli.shorthand import EXPLANATION
-from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of
+from hopper_gemm.lab.counters.counting_question import KINDS, Counting, folder_of, read_target
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
@@ -35,6 +35,8 @@ from hopper_gemm.tune.study.space import begun_with, points, problem_label, spac
 from hopper_gemm.tune.study.spec import command_spec
 from hopper_gemm.tune.tables.comparison import compare_page
 from tests.command import run as command
+from tests.conftest import ROOT
+from tests.each import each
 from tests.tune.run import fakes
 from tests.tune.run.instant import ABOUT, FEW_SMS, SEARCH, TUNE_SPACE, Instant, rows_of, run_sweep, spec_of
 
@@ -241,6 +243,14 @@ def target(tmp_path):
     path = tmp_path / "two.toml"
     path.write_text(fakes.SPEC.replace('["burst"]', '["burst", "steady"]'))
     return path
+
+
+@each("name", ["decode", "fresh-7"])
+def test_the_kernels_of_a_comparison_and_of_a_map_can_be_counted(name):
+    launches, _ = read_target(ROOT / "results/h100" / name)
+    problems = {point.problem for point in launches}
+    assert len(problems) >= 36
+    assert not any(point.is_baseline for point in launches)
 
 
 def test_every_legal_config_is_counted_once_by_each_kind_and_cublas_before_them(tmp_path, target):
