@@ -5,7 +5,8 @@ reads other scales of A by plain loads, some stages early, and hands them to the
 ``fma(a * b, partial, accumulator)`` whether operands are swapped or not: the same bits.
 
 The main loop is unrolled by one more stage than scales are ahead: then each stage has registers of its own, and none is
-copied. A copy would wait for the load that was started last, and with it the next product.
+copied but in the stages that are left over. A copy waits for the load that was started last, and with it the next
+product.
 """
 
 from __future__ import annotations

@@ -44,12 +44,12 @@ ROWS_OF_SCALE = 2 * hopper.WGMMA_M
 """Rows of a share whose scales of blocks a warp reads by one load: it multiplies 16 rows of each wgmma."""
 
 SCALED_STAGES = (8, 4, 2)
-"""Copies of the stage in a main loop with scales of blocks, by falling number; blocks of 64 rows in all of them are at
-most the first, so that the loop fits the cache of instructions."""
+"""Copies of the stage in a main loop with scales of blocks, by falling number. Of more than two copies the blocks of 64
+rows are at most the first in all, so that the loop fits the cache of instructions."""
 
 SCALE_REGISTERS, HANDED_REGISTERS = 12, 32
 """Registers of scales of blocks that the spare registers hold; and those taken where lanes hand on scales of columns,
-or where some columns of several wgmma lie in a second block of B. Found by compiling 1,000 kernels."""
+or where a share of more than 64 rows may have columns in two blocks of B. Found by compiling 1,000 kernels."""
 
 MAILBOX_BYTES, TAG_BYTES = 48, 4
 """Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each

@@ -265,7 +265,7 @@ def _fastest(bench: Bench, case: Case, configs: Sequence[Kernel], reasons: list[
 
 
 def _note(tuning: Autotuned, case: Case, entry: TunedEntry | None, why: str, said: str) -> None:
-    """Note the entry of a case, or why it has none, and say it behind what was said of the case."""
+    """Note the entry of a case, or why it has none; say so in a line that begins with ``said``."""
     if entry is None:
         tuning.failed[case] = why
     else:

@@ -114,7 +114,7 @@ def block_kernels():
 ROWS = (4096, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100, 127, 128, 129, 257, 513, 1000, 2048, 4095)
 
 
-@each("n, k", [(528, 4000), (2112, 7168), (512, 16384), (7168, 528)])
+@each("n, k", [(528, 4000), (2112, 7168), (512, 16384), (7168, 528), (528, 128), (528, 384)])
 def test_scales_of_blocks_give_the_same_bits_in_every_tile_whether_swapped_or_not_and_at_every_m(n, k):
     """Some 2,400 outputs; the first kernel's, of all rows, is right."""
     a, b, scale_a, first, scale_b, second = of_blocks(4096, n, k)

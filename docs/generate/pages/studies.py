@@ -318,12 +318,12 @@ def fp8() -> str:
 def operators() -> str:
     """A sentence on the time of the provider's operators over that of matmul."""
     rows = pd.read_csv(measurement("measurements/operators.csv"))
-    least, beyond = rows.loc[rows.speedup.idxmin()], (rows.speedup < 0.99).sum()
+    least, beyond = rows.loc[rows.speedup.idxmin()], ((rows.speedup - 1).abs() > 0.01).sum()
     sizes = f"{least.m}x{least.n}x{least.k}"
     return wrapped(
         f"{mean_figure(map(of_row, rows.itertuples()))} its speed, the geometric mean of {len(rows)} pairs of problem "
-        f"and context; at least {least.speedup:.3f}x ({sizes}, {least.context}), where {beyond} of them are more than "
-        f"1 % apart ([rows](../results/measurements/operators.csv), by "
+        f"and context, and at least {least.speedup:.3f}x ({sizes}, {least.context}). In {beyond} pairs the two are "
+        f"more than 1 % apart ([rows](../results/measurements/operators.csv), by "
         f"[benchmarks/operators.py](../benchmarks/operators.py))."
     )
 

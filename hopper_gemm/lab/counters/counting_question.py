@@ -35,6 +35,9 @@ def profile(points: Sequence[Point], gpu: GpuId, store: Path) -> Sequence[Counte
     return count(points, gpu, find_profiler(), store=store)
 
 
+TIMED = ("sweep", "compare", "map")
+"""Stages of a study whose kernels can be counted."""
+
 KINDS = {"profile": LaunchCounter(profile), "meter": LaunchCounter(meter, METER)}
 """Counters by name; the index of a counter is the process number of its rows."""
 
@@ -93,7 +96,7 @@ class Counting(Recording):
         return sum(map(len, self._open.values()))
 
     def _begin(self) -> None:
-        self._finished = self._provenance.get("finished", {} if not self._folder.stage("sweep") else None)
+        self._finished = self._provenance.get("finished", {} if not self._folder.stage(*TIMED) else None)
         self._folder.note(finished=None)
 
     def next(self, member: Joined) -> Task | None:
@@ -128,8 +131,7 @@ def read_target(target: Path) -> tuple[list[Point], dict[str, Any]]:
     provenance of a new folder for them."""
     if target.is_dir():
         study = read_study(target)
-        rows = study.stage("sweep", "compare", "map")
-        launches = [row.point for row in rows if row.ok and not row.point.is_baseline]
+        launches = [row.point for row in study.stage(*TIMED) if row.ok and not row.point.is_baseline]
         provenance = study.provenance
         name, question = provenance["study"], provenance.get("question", "")
         spec, digest = provenance["spec"], provenance.get("spec_digest")

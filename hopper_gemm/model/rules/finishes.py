@@ -53,7 +53,8 @@ def _blocks(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[
     if not kernel.swap_ab and kernel.share_n - gcd(kernel.share_n, BLOCK) > BLOCK:
         yield f"{kernel.share_n} columns of a consumer may lie in three blocks of B; take a tile_n of at most {BLOCK}"
     if not kernel.scales_ahead:
-        yield f"scales of blocks need more than {kernel.registers.consumer} registers; take a smaller tile"
+        fix = "take a smaller tile" + ", or swap_ab false" * kernel.swap_ab
+        yield f"scales of blocks need more than {kernel.registers.consumer} registers; {fix}"
 
 
 def _registers(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:

@@ -126,8 +126,9 @@ class Worker:
         self._lock.release()
 
     def _wait(self, *children: Child) -> None:
-        """Wait a second at most for a task, a compiler or one of the children. Queue the tasks that arrived, or replace
-        the queued ones of their numbers; their kernels compile while others are measured."""
+        """Wait a second at most for a task, a compiler or one of the children. Queue each task that arrived, in
+        place of a queued one of its number; a task that was begun is not replaced. Kernels compile while others are
+        measured."""
         wait([self._line, *self._pool.waits, *(handle for child in children for handle in child.waits)], 1.0)
         while self._line.poll(0):
             number, task = self._line.recv()

@@ -93,8 +93,8 @@ class Gp(LegalSampler):
         added = [number for number in (*deviations, *waiting) if number not in self._considered]
         grown = len(self._modelled) + len(added) - self._size_at_rebuild
         self._considered.update(added)
-        enough = grown < max(4, self._size_at_rebuild // 16) and self._free[self._candidates].any()
-        if self._posterior is not None and enough:
+        usable = grown < max(4, self._size_at_rebuild // 16) and self._free[self._candidates].any()
+        if self._posterior is not None and usable:
             for number in added:
                 self._posterior.add(self._point(number))
                 self._modelled.append(number)

@@ -295,6 +295,17 @@ def test_a_study_is_counted_in_its_folder_and_stays_finished(tmp_path, target):
     assert finished, kernel
 
 
+def test_a_comparison_that_is_unfinished_stays_so_when_it_is_counted(tmp_path):
+    out = tmp_path / "c"
+    compared(out, limit=3)
+    about = json.loads((out / "provenance.json").read_text())
+    assert "finished" not in about
+    write_sealed(out / "provenance.json", {**about, "kernel": kernel_digest()})
+    counted(out, out)
+    assert rows_of(out, "counters")
+    assert "finished" not in json.loads((out / "provenance.json").read_text())
+
+
 # --- lists
 
 
