@@ -210,7 +210,7 @@ def link(object_file: bytes, portable: bool = False) -> bytes | None:
         source, made = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
         source.write_bytes(object_file)
         path = [] if portable else ["-rpath", str(runtime.parent)]
-        command = [linker, "-shared", "-Bsymbolic", *path, "-o", str(made), str(source), str(runtime)]
+        command = [linker, "-shared", "-s", "-Bsymbolic", *path, "-o", str(made), str(source), str(runtime)]
         run = subprocess.run(command, capture_output=True, check=False)
         return made.read_bytes() if run.returncode == 0 else None
 
