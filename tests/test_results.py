@@ -113,7 +113,7 @@ def test_a_study_has_a_row_for_every_point_and_figures_just_where_it_ran(folder)
 
 @each("folder", TUNED, ids=name)
 def test_a_tuned_list_measured_what_may_run_of_its_problems_alone(folder):
-    """By rules of today; those of before refused less of scales of blocks, whose lists are archived."""
+    """Today's rules allow every config, but in two archived lists, which were searched under looser rules."""
     study = read(folder)
     problems = [section.problem() for section in checked(study.provenance["spec"], folder.name).problems]
     points = [row.point for row in study.stage("sweep")]
