@@ -3,9 +3,9 @@
     python -m benchmarks.deep --out FILE [--choices N] [--pairs N]
 
 On :data:`NAMED` a tile with a number of parts was once far ahead of the pick; on :data:`NARROW` every kernel was behind
-torch.mm. Of each problem the pick is timed over torch.mm and over the fastest of cuBLASLt's list, and the others over
-torch.mm, isolated, in bursts, on one board in one process. Each row of the CSV file is written as it comes. Kernels are
-compiled ahead on all cores. Nothing else may run on the GPU.
+torch.mm. Of each problem the model's pick for this GPU, whatever the tables have, is timed over torch.mm and over the
+fastest of cuBLASLt's list, and the others over torch.mm, isolated, in bursts, on one board in one process. Each row of
+the CSV file is written as it comes. Kernels are compiled ahead on all cores. Nothing else may run on the GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.kernels import chip_of
 from hopper_gemm.tune.measure.arms import load_any
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import describe_current
@@ -70,7 +71,7 @@ def main() -> None:
     need_hopper()
     device = describe_current()
     problems = [GemmProblem(m, n, k, "bf16", layouts) for m, n, k, layouts in (*NAMED, *NARROW)]
-    cases = {problem: (choices(problem, options.choices), named(problem)) for problem in problems}
+    cases = {problem: (choices(problem, options.choices, chip_of()), named(problem)) for problem in problems}
     wanted = (KernelId.of(kernel, problem) for problem, kernels in cases.items() for of in kernels for kernel in of)
     compile_all(list(dict.fromkeys(wanted)), default_store(), print)
     bench, protocol = Bench(device, load=load_any), Burst(rest=0.01, warm=0.002, timed=0.008, pairs=options.pairs)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fresh import LAST_SEEDS
-from docs.generate.pages.comparisons import MARKED, ON_H100S, measured_kernels, todays_code
+from docs.generate.pages.comparisons import FP8_TUNED, MARKED, ON_H100S, measured_kernels, todays_code
 from docs.generate.pages.reproduction import claims_of_readme
 from docs.generate.pages.sources import recorded
 from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN, mark
@@ -33,16 +33,7 @@ from hopper_gemm.tune.study.reader import recorded_folders
 ROOT = Path(__file__).parents[2]
 README = "README.md"
 OF_README = (
-    *(
-        ON_H100S[0],
-        "suite-chained-on-h100",
-        "suite",
-        "invariant",
-        "fp8-tuned",
-        "fp8-blocks-tuned",
-        "short",
-        "map-held-out",
-    ),
+    *(ON_H100S[0], "suite-chained-on-h100", "suite", "invariant", *FP8_TUNED, "short", "map-held-out"),
     *(*LAST_SEEDS, "steady-on-h100"),
 )
 """Rows behind the lines of README's table, in the order of :func:`claims_of_readme`."""
