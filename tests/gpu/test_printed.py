@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,12 +19,12 @@ from docs.generate.chapters.listing import functions, listing, read
 from docs.generate.pages.chapters import CHAPTERS
 from hopper_gemm.tune.measure.protocol import Burst
 from tests.conftest import ROOT
-from tests.each import each
 from tests.printed import MEASURES, listed, printed
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.alone
 def test_the_listing_of_every_chapter_multiplies_and_is_timed(gpu, tmp_path):
     numbers = range(1, len(CHAPTERS) + 1)
     rows = list(times.rows(build(read(numbers, None), tmp_path), gpu, Burst(pairs=1)))
@@ -33,6 +32,7 @@ def test_the_listing_of_every_chapter_multiplies_and_is_timed(gpu, tmp_path):
     assert {row["board"] for row in rows} == {gpu.uuid}
 
 
+@pytest.mark.alone
 def test_a_producer_that_begins_in_the_consumers_phase_hangs_and_the_next_listing_runs(gpu, tmp_path, monkeypatch):
     """The exercise of chapter 3."""
     monkeypatch.setattr(times, "LISTING_SECONDS", 10.0)
@@ -52,16 +52,14 @@ FIRST_ROW_SECONDS = 300.0
 """Kernels are compiled before it."""
 
 
-@pytest.mark.timeout(1800)
-@each("command", COMMANDS)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_printed_command_measures_until_it_ends_or_is_interrupted(command, tmp_path):
-    """In a checkout of links, by Ctrl-C after the first row; ``--shared``, since this process holds the GPU too."""
+    """In a checkout of links, by Ctrl-C after the first row; ``--shared``, since other tests use the GPU too."""
     local, words = tmp_path / "results/local", shlex.split(command)[1:]
-    shutil.rmtree(local, ignore_errors=True)
     local.mkdir(parents=True)
     for name in ("hopper_gemm", "pyproject.toml", "sweeps", "results/h100", "results/h200", "results/archive"):
-        if not (tmp_path / name).exists():
-            (tmp_path / name).symlink_to(ROOT / name)
+        (tmp_path / name).symlink_to(ROOT / name)
     shared = ["--shared"] * (words[0] in ("compare", "map"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     started = [sys.executable, "-m", "hopper_gemm", *words, *shared]
