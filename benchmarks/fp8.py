@@ -1,6 +1,6 @@
 """Time picked FP8 kernels beside torch's scaled_mm of the same recipe, isolated, in bursts, pair after pair.
 
-    python -m benchmarks.fp8 --out FILE [--recipes tensor row:128 ...] [--pairs N] [--problems M,N,K ...]
+    python -m benchmarks.fp8 --out FILE [--recipes tensor row:128 ...] [--pairs N] [--problems M,N,K ...] [--drawn SEED]
 
 A recipe is the scales, ``tensor`` or ``row``, with fast sums, or behind a colon the elements of k between promotions;
 torch then runs without fast accumulation. ``blocks`` are scales of 1x128 of A and 128x128 of B, promoted each 128 by
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import need_hopper
+from benchmarks.fresh import drawn
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.lookup import use_table
 from hopper_gemm.model.problem import BLOCK
@@ -53,6 +54,13 @@ COLUMNS = (
     *("m", "n", "k", "recipe", "status", "speedup", "low", "high", "pairs", "time_us", "baseline_us", "tflops"),
     *("rel_err", "baseline_rel_err", "spacer_us", "sm_mhz", "config", "gpu", "board", "torch"),
 )
+
+
+def drawn_sizes(seed: int) -> list[tuple[int, int, int]]:
+    """Sizes that nobody chose: four of each kind of :mod:`benchmarks.fresh`, n rounded to a multiple of 16 and k of a
+    block. A seed is used once, and not there as well: it would draw some of the same sizes."""
+    sizes = [(problem.m, problem.n, problem.k) for _, problem in drawn(seed, 4)]
+    return [(m, max(16, 16 * round(n / 16)), max(BLOCK, BLOCK * round(k / BLOCK))) for m, n, k in sizes]
 
 
 def problem_of(sizes: tuple[int, int, int], recipe: str) -> ScaledProblem:
@@ -123,11 +131,12 @@ def main() -> None:
         "--recipes", nargs="+", default=RECIPES, help="such as tensor, row:128, blocks (default: these)"
     )
     parser.add_argument("--problems", nargs="+", help="such as 64,7168,2048 (default: the list)")
+    parser.add_argument("--drawn", type=int, metavar="SEED", help="24 problems that are drawn instead")
     parser.add_argument("--pairs", type=int, default=9)
     options = parser.parse_args()
     need_hopper()
     given = [tuple(map(int, text.split(","))) for text in options.problems or ()]
-    problems: list[Any] = given or PROBLEMS
+    problems: list[Any] = given or (PROBLEMS if options.drawn is None else drawn_sizes(options.drawn))
     use_table(None, alone=True)  # picks, whatever was tuned
     device, protocol = describe_current(), Burst(rest=0.01, warm=0.002, timed=0.006, pairs=options.pairs)
     timer, wanted = Timer(device), [problem_of(sizes, recipe) for sizes in problems for recipe in options.recipes]

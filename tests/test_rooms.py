@@ -89,6 +89,7 @@ EVIDENCE = {
         "benchmarks.fresh",
         "benchmarks.leave_one_out",
         "benchmarks.samplers",
+        "benchmarks.walks",
     },
     "tests/verify": {"hopper_gemm", "tests.verify", "tests.protocols"},
     "tests/protocols": {"hopper_gemm.kernel", "tests.protocols"},

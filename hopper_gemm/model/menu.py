@@ -25,6 +25,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle
 from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
+from hopper_gemm.model.walk import SQUARE, abreast
 
 LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
@@ -37,10 +38,6 @@ ROUNDS = 150e-6
 """Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.
 It was fastest on all ten problems of the isolated suite from 166 us on, by 0.1 to 1.7 % in the median of their pairs;
 on shorter problems it cost 0.6 to 2 %."""
-
-ABREAST = 4
-"""Swizzle of single CTAs: sixteen that follow one another share a GPC, and a patch of 4 x 4 tiles reads the fewest
-panels (docs/neighbours.md). So do the tiles of a split-K part that follow one another."""
 
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
@@ -106,15 +103,15 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
-    """A binary's ways to launch, along either axis: single CTAs :data:`ABREAST`, clusters with the swizzle that reads
-    least in theory; and split-K parts through a workspace in either order. Their number depends on the problem, see
-    :class:`hopper_gemm.model.parts.PartsAtLaunch`."""
+    """A binary's ways to launch, along either axis: single CTAs, and the tiles of a split-K part, in squares that fill
+    a GPC (:mod:`.walk`), clusters with the swizzle that reads least in theory; and split-K parts through a workspace in
+    either order. Their number depends on the problem, see :class:`.parts.PartsAtLaunch`."""
     orders = ("tile", "part") if kernel.parts_at_launch else (kernel.part_order,)
     ways = (kernel.but(raster=raster, part_order=order) for order, raster in product(orders, ("m", "n")))
 
     def swizzle(way: Kernel) -> int:
         if kernel.cluster_size == 1 or way.part_order == "part":
-            return ABREAST
+            return SQUARE
         return min(SWIZZLE_MAX, max(1, round(best_swizzle(way))))
 
     return tuple(way.but(swizzle=swizzle(way)) for way in ways)
@@ -138,8 +135,9 @@ def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = Non
 
 def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
     """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
-    arguments that it expects to be best; arguments as for :func:`choose`. Kernels with the dynamic scheduler are
-    considered from :data:`ROUNDS` on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
+    arguments that it expects to be best; arguments as for :func:`choose`. Single CTAs of single products get their walk
+    at the end (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced
+    ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
@@ -161,7 +159,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
             for item in sorted(best, key=lambda item: (*item[:2], item[2].part_order == "part", item[2].raster)):
                 first.setdefault(item[1], item)
             best = [*first.values()][:count]
-    return [kernel for _, _, kernel in best]
+    return [abreast(kernel, problem, chip) for _, _, kernel in best]
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:

@@ -35,6 +35,11 @@ COMPARED = (
         "hopper-gemm compare --shapes sweeps/shapes/fp8.toml --dtype e4m3 --scales tensor --against cublas,heuristics",
     ),
     (
+        "24 FP8 problems by rows on H100s",
+        ("fp8-row-tuned",),
+        "hopper-gemm compare --shapes sweeps/shapes/fp8.toml --dtype e4m3 --scales row --promote 128 --against cublas",
+    ),
+    (
         "24 FP8 problems by blocks on H100s",
         ("fp8-blocks-tuned",),
         "hopper-gemm compare --shapes sweeps/shapes/fp8.toml --dtype e4m3 --scales blocks --promote 128 "

@@ -287,7 +287,7 @@ def listed_by_heuristics() -> tuple[list[tuple[str, ...]], str]:
     return lines, wrapped(
         f"{counts[0]} of its {counts[1]} configs are kernels of the menu; the others were not timed: that needs a GPU. "
         f"On the {len(beside)} problems with any of them its best of 16 has {their_mean} of the best, our model's "
-        f"first of the same rows {our_mean}. Today's menu is another one than was timed: its pick is among the rows on "
+        f"first of the same rows {our_mean}. Today's pick, its walk included, is among the rows on "
         f"{kept} of the {len(lines)} problems."
     )
 

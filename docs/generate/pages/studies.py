@@ -11,6 +11,7 @@ import pandas as pd
 
 from benchmarks.fresh import KINDS, drawn
 from benchmarks.leave_one_out import entries, without
+from benchmarks.walks import speeds
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
 from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of, share_of_best
@@ -313,6 +314,57 @@ def fp8() -> str:
     lines.append(("geometric mean", *(mean_figure(map(of_row, part.itertuples())) for part in parts), ""))
     lines.append(("behind torch", *(f"{(each < 1).sum()} of {len(each)}" for each in every), ""))
     return markdown(("m x n x k", *names.values(), "best TFLOP/s"), lines)
+
+
+def fp8_drawn() -> str:
+    """FP8 products that nobody chose, as picked: by recipe, over torch's of the same recipe."""
+    rows = pd.read_csv(measurement("measurements/fp8-drawn.csv"))
+    names = {"tensor": "one scale, fast sums", "row:128": "by row, promoted at 128", "blocks": "by blocks, at 128"}
+    lines = []
+    for recipe, name in names.items():
+        tried = rows[rows.recipe == recipe].drop_duplicates(["m", "n", "k"])
+        ran = tried[tried.status == "ok"]
+        least = ran.loc[ran.speedup.idxmin()]
+        mean = mean_figure(map(of_row, ran.itertuples()))
+        refused = tried.status.str.contains("CUBLAS_STATUS_NOT_SUPPORTED").sum()
+        lines.append((name, f"{len(ran)}", mean, f"{least.speedup:.3f}x {least.m}x{least.n}x{least.k}",
+                      f"{(ran.high < 1).sum()}", f"{refused}"))  # fmt: skip
+    return markdown(("scales", "problems", "over torch", "least", "behind", "that torch refused"), lines)
+
+
+def walks() -> str:
+    """Speedups of single CTAs on H100s by the order of their tiles."""
+    rows = pd.read_csv(measurement("measurements/walks.csv")).query("status == 'ok'")
+    shown = (267, 2944, 128, 64), (267, 2944, 64, 128), (200, 8192, 64, 208), (640, 1536, 128, 64)
+    widths = 1, 2, 3, 4, 5, 6, 8, 12
+    lines = []
+    for m, n, tile_m, tile_n in shown:
+        tiles = rows[(rows.m == m) & (rows.n == n) & (rows.tile_m == tile_m) & (rows.tile_n == tile_n)]
+        for raster, walked in tiles[tiles.swap_ab == tiles.swap_ab.max()].groupby("raster"):
+            cells = walked.set_index("swizzle").speedup
+            problem = f"{m}x{n}x{walked.k.iloc[0]}"
+            lines.append((problem, f"{tile_m}x{tile_n}", raster, *(f"{cells[width]:.2f}" for width in widths)))
+    return markdown(("problem", "tile", "raster", *map(str, widths)), lines)
+
+
+def walks_worth() -> str:
+    """A sentence on the walks that are picked, beside groups of four, and on picks whose walk changed."""
+    shares = speeds()
+    means = {name: geometric_mean(share[name] for share in shares) for name in shares[0]}
+    least = {name: min(share[name] for share in shares) for name in means}
+    timed = pd.read_csv(measurement("measurements/walks-drawn.csv"))
+    times = timed.pivot_table(index=["m", "n", "k", "layouts"], columns="walk", values="time_us")
+    gains = times["before"] / times["now"]
+    return wrapped(
+        f"Over all {len(shares)} problems and tiles ([rows](../results/measurements/walks.csv), by "
+        f"[benchmarks/walks.py](../benchmarks/walks.py)) the walk that is picked stands at {means['picked']:.3f} of "
+        f"the best, least {least['picked']:.3f}; groups of four tiles at {means['m']:.3f} along m and "
+        f"{means['n']:.3f} along n, least {min(least['m'], least['n']):.3f}. Of 96 problems drawn at random (seed 101 "
+        f"of [benchmarks/fresh.py](../benchmarks/fresh.py), 16 of each kind) {len(gains)} got another walk by this "
+        f"choice, timed once each: {geometric_mean(gains):.3f}x as fast in the geometric mean, {gains.median():.3f}x "
+        f"at the median, {gains.min():.3f}x to {gains.max():.3f}x, {(gains < 1).sum()} slower "
+        f"([rows](../results/measurements/walks-drawn.csv))."
+    )
 
 
 def operators() -> str:

@@ -207,15 +207,11 @@ def _grid(spec: Spec, grid: Mapping[str, Any]) -> Iterator[tuple[Kernel, tuple[s
         choice = list(zip(axes, values, strict=True))
         base = resolved(tuple(setting for setting in choice if setting[0] not in LAUNCH_FIELDS))
         config = base.but(**{name: value for name, value in choice if name in LAUNCH_FIELDS}).narrowed()
-        ruled = tuple(setting for setting in choice if not _is_order(*setting))
+        free = ("raster", "serpentine", *["swizzle"] * (config.swizzle <= SWIZZLE_MAX))  # these break no rule
+        ruled = tuple(setting for setting in choice if setting[0] not in free)
         if ruled not in checked:
             checked[ruled] = tuple(map(str, reasons(config)))
         yield config, checked[ruled]
-
-
-def _is_order(name: str, value: Any) -> bool:
-    """Return True if a choice sets only the order of the tiles and breaks no rule; a swizzle that is too wide does."""
-    return name in ("raster", "serpentine") or (name == "swizzle" and value <= SWIZZLE_MAX)
 
 
 def _fields(choice: Mapping[str, Any]) -> dict[str, Any]:

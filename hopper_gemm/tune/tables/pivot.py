@@ -119,11 +119,7 @@ def problem_of(row: Mapping[str, Any] | pd.Series) -> GemmProblem:
 
 
 def pivot(
-    frame: pd.DataFrame,
-    rows: str = "tile_m",
-    cols: str = "k_depth",
-    value: str = "speedup",
-    facets: Sequence[str] = (),
+    frame: pd.DataFrame, rows: str = "tile_m", cols: str = "k_depth", value: str = "speedup", facets: Sequence[str] = ()
 ) -> pd.DataFrame:
     """Return a table of text of the rows of one group, with a cell for each (rows, cols): that of the fastest config
     there.

@@ -12,7 +12,7 @@ from docs.generate.pages.reproduction import reproduction
 from docs.generate.todays_code import EARLIER
 from hopper_gemm.cli import app
 
-CLAIMS = ("H100s", "chained", "H200s", "invariant", "FP8", "blocks", "short", "untuned")
+CLAIMS = ("H100s", "chained", "H200s", "invariant", "FP8", "rows", "blocks", "short", "untuned")
 CLAIMS += ("anew", "anew", "power cap")
 """A word of each claim, in its order."""
 

@@ -1,5 +1,5 @@
 """Question of a map: for every problem of a list, the kernels that the pick ranks best and kernels drawn uniformly from
-the menu.
+the menu, single CTAs with the walk that a pick would have.
 
 A model may be fitted to the drawn kernels: a search measures what its model already ranks high. A seed shuffles the
 problems, so that a part of a map is a sample of the whole.
@@ -22,6 +22,7 @@ from hopper_gemm.model.menu import behind_padding, choices, menu
 from hopper_gemm.model.parts import PartsAtLaunch
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
+from hopper_gemm.model.walk import WAVES, WIDTHS, abreast
 from hopper_gemm.tune.measure.protocol import Burst, protocol_dict
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.point import Point
@@ -78,7 +79,8 @@ def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip
     origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
     first = next(iter(origins), None)
     ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
-    able = [behind_padding(way, problem) for way in ways if is_legal(way, problem)]
+    legal = (behind_padding(way, problem) for way in ways if is_legal(way, problem))
+    able = list(dict.fromkeys(abreast(way, problem, chip) for way in legal))
     rng = random.Random(f"{seed} {problem} {problem.dtype} {problem.layouts}")
     for kernel in rng.sample(able, min(numbers.drawn, len(able))):
         origins.setdefault(kernel, []).append("drawn")
@@ -114,7 +116,7 @@ class Map(Recording):
         self._problems = spec.multiplied
         drawn, picks, protocols = spec.menu.drawn, spec.menu.picks, [protocol_dict(each) for each in (BRIEF, PROTOCOL)]
         noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
-        kernels = hashlib.sha256("".join(map(repr, menu())).encode()).hexdigest()[:16]
+        kernels = hashlib.sha256("".join(map(repr, (*menu(), WIDTHS, WAVES))).encode()).hexdigest()[:16]
         settings = [spec.seed, drawn, picks, protocols, kernels, [asdict(each) for each in self._problems]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": digest}

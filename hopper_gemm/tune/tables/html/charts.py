@@ -252,7 +252,7 @@ def _roofline(study: Study) -> Chart | None:
         "layer": [
             {"data": {"values": ceilings}, "mark": {"type": "line", "color": EVEN}, "encoding": ends},
             {"data": {"values": points}, **_points(45, rates)},
-        ],
+        ]
     }
     note = "The best of each problem, all places. Both ceilings were measured on an NVIDIA H200: a copy; and the "
     note += "fastest burst that is known, at the power cap, or that of this study where it is faster."

@@ -124,7 +124,7 @@ def best_lines(study: Study, group: pivot.Group, part: pd.DataFrame, finals: pd.
             f"Measured again, {final['pairs']} pairs in {final['processes']} fresh processes: "
             f"`{pivot.config_of(final)}`, **{pivot.interval(final)}**, "
             f"{final['tflops']:.0f} TFLOP/s at {final['sm_mhz']:.0f} MHz, "
-            f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}.",
+            f"tensor cores {final['tensor_active']:.1f} % active{'' if pd.isna(final['pj_per_flop']) else energy}."
         ]
     tied = group.noted(study.provenance, "even")
     if tied:
