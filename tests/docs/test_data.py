@@ -30,10 +30,13 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
+PAGES = f"results/{data.SCHEMA} is not of today's columns; run make pages"
+
+
 def test_the_schema_names_exactly_the_columns_of_todays_rows():
     schema = json.loads((RESULTS / data.SCHEMA).read_text())
-    assert [field["name"] for field in schema["fields"]] == [data.FOLDER.name, *header().split(",")]
-    assert schema == data.table_schema()
+    assert [field["name"] for field in schema["fields"]] == [data.FOLDER.name, *header().split(",")], PAGES
+    assert schema == data.table_schema(), PAGES
 
 
 def test_a_file_that_names_no_board_is_marked_unknown(folders):
