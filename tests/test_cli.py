@@ -377,6 +377,35 @@ def test_a_recorded_comparison_is_shown_without_a_gpu():
     assert found["provenance"]["replayed_from"] == "results/h200/suite-chained"
 
 
+FP8_LIST = ("--shapes", "sweeps/shapes/fp8.toml", *FP8_ROWS, "--promote", "128")
+TUNED = "results/h100/suite-tuned-on-h100"
+
+
+@pytest.mark.parametrize(
+    ("asked", "folder", "against", "said"),
+    [
+        (("--against", "cublas", *FP8_LIST), "results/h100/fp8-row-tuned", ["cublas"], ""),
+        (("--against", "cublas,heuristics"), f"{TUNED}-second", ["cublas", "heuristics"], ""),
+        (("--against", "cublas,heuristics", "--from", TUNED), TUNED, ["cublas", "heuristics"], ""),
+        ((), "results/h200/suite", ["cublas", "cublaslt"], ""),
+        (("--from", TUNED), TUNED, ["cublas"], "cublaslt is not recorded there; --from names another folder\n"),
+    ],
+)
+def test_the_comparison_with_most_of_the_list_and_its_baselines_is_shown(asked, folder, against, said):
+    """By the name of its folder or of its study; of those alike the newest, or the one that is named."""
+    done = run("compare", "--backend", "replay", *asked, "--json")
+    shown = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, said)
+    assert shown["provenance"]["replayed_from"] == folder
+    assert sorted({row["against"] for row in shown["rows"]}) == against
+    assert len({row["problem"] for row in shown["rows"]}) == 24
+
+
+def test_explain_asks_the_stores_for_the_config_that_it_explains():
+    done = run("explain", "4096", "4096", "4096", "--set", "tile_m=192", "--set", "tile_n=184", "--set", "k_depth=2")
+    assert "in no store" in done.stdout
+
+
 def test_a_terminal_gets_a_table_of_its_width():
     ours, theirs = os.openpty()
     asked = ["table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192"]

@@ -228,7 +228,7 @@ def compare(
         options.CudaOrReplay,
         typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing."),
     ] = "cuda",
-    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table. Default: those of matmul.")] = None,
+    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table; of a replay a study's folder.")] = None,
     out: options.StudyOut = None,
     processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
     finalists: Annotated[
@@ -264,8 +264,11 @@ def compare(
     if backend == "replay":
         lists = [path.stem for path in sorted(suite_file().parent.glob("*.toml"))] if sizes else [title]
         words = [*(["steady"] if regime == "steady" else []), *unusual]
-        stems = ["-".join([options.titled(stem, problems), *words]) for stem in lists]
-        study = recorded_comparison(stems, problems, names, regime, context)
+        plain = [options.titled(stem, problems) for stem in lists]
+        stems = [*("-".join([stem, *words]) for stem in plain), *plain * (config == "tuned")]
+        study = recorded_comparison(stems, problems, names, (regime, context), recorded)
+        if absent := [name for name in names if name not in {row.point.against for row in study.rows}]:
+            stderr(f"{', '.join(absent)} is not recorded there; --from names another folder")
         show(view(study), "json" if as_json else None, long=long)
         return
     from hopper_gemm.cli.running import conclude, local_source, run_question
@@ -365,7 +368,7 @@ def map(
 def warmup(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    dtype: options.Dtype = "bf16",
+    dtype: Annotated[options.DtypeName, typer.Option(help=f"{options.TYPES}.")] = "bf16",
     layouts: options.Layouts = "kk",
     candidates: Annotated[int, typer.Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
     batch_invariant: options.BatchInvariant = False,

@@ -177,7 +177,7 @@ def explain(
         return predict(kernel, even, chip)
 
     considered = [(candidate, predicted(candidate)) for candidate in others]
-    found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config, problem))
+    found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config if as_json else config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [

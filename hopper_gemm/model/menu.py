@@ -47,13 +47,11 @@ GATES = (
     *((128, 256, 4), (192, 112, 4), (192, 176, 4)),
 )
 """tile_m, tile_n and k_depth of clusters along n for gated layers, of which few kernels of the menu pair the columns.
-Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when they are first asked
-for, as every kernel with a finish does."""
+Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when first asked for."""
 
 ROUTED = (1, 1, 2, 8)
-"""Routings for which a kernel of groups of rows is chosen: all rows spread evenly over all groups, which counts twice,
-over half of the groups, and over an eighth. For 64 rows a group a kernel chosen by the first alone was 6 % behind
-torch with half of the groups empty; by the model the four cost 1 % where all groups are even."""
+"""Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
+half and an eighth of them. By the first alone 64 rows a group were 6 % behind torch with half of the groups empty."""
 
 
 @cache

@@ -20,22 +20,14 @@ Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in 
 eighth cluster. A panel that several of them read is passed on once: sixteen tiles in a square read four panels of A and
 four of B, in a row one and sixteen. Rows off the L2's lines cost the same, shared or not.
 
-The constants were fitted to recorded bursts of ``results`` on problems that are not held out: to the logarithm of the
-time, and to its order within a problem (benchmarks/picks/fit.py). Isolated and fast rows weigh most. What the first
-choice loses on problems left out and held out: docs/menu.md.
-
 Four terms add a share to the time of a launch: loads and L2 close to being the limit together, split-K in a
-memory-bound launch, operands with rows off sectors without multicast, and tiles smaller than 128x128. They explain
-differences between the predicted and the measured order of kernels on both kinds of GPU, and each improved picks for
-problems that were left out of its fit.
+memory-bound launch, operands with rows off sectors without multicast, and tiles smaller than 128x128. How the constants
+were fitted (benchmarks/picks/fit.py), and what the first choice loses: docs/menu.md.
 
 Known errors: launches of 3 us differ by more than predicted (256^3); they take 7 % less on an H200, 16 % on an H100.
-Launches of 150 us or more take 2 to 4 % longer than predicted, those of 8 to 30 us 2 % less: the four shares were
-fitted to the order of kernels within a problem; only the mean over all problems was kept.
-
-An fp32 output counts in the least memory traffic; its epilogue is modelled as that of a 16-bit output, register for
-register. At 16384^3, where a launch takes 11 ms, CTAs without ``pace`` drift apart and read panels two and a half
-times: ``drift`` is the 7 % that it costs, and nothing else of it is modelled.
+Launches of 150 us or more take 2 to 4 % longer than predicted, those of 8 to 30 us 2 % less. The epilogue of an fp32
+output is modelled as that of 16 bits, register for register. At 16384^3 CTAs without ``pace`` drift apart and read
+panels two and a half times: ``drift`` is the 7 % that it costs, and nothing else of it is modelled.
 """
 
 from __future__ import annotations

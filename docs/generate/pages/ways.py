@@ -15,7 +15,7 @@ from docs.generate.pages.prices import COMPILED, EXPERTS, LAYER, MODEL, STEP, ex
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.tables.pivot import markdown
 
-RECIPES = {"tensor": "one scale", "row:128": "a scale a row, promoted", "blocks": "blocks"}
+RECIPES = {"tensor": "one scale, untuned", "row:128": "a scale a row, promoted, untuned", "blocks": "blocks, untuned"}
 """Recipes of FP8 by their names in the rows."""
 
 LONG = 1024
@@ -106,7 +106,7 @@ def ways(examples: Path | None = None) -> str:
             for recipe, text in fp8.items()
         ),
         (
-            f"experts ({gpu_of('groups')})",
+            f"experts, untuned ({gpu_of('groups')})",
             "`grouped_mm`",
             groups["rows"],
             "torch's grouped_mm",

@@ -137,7 +137,7 @@ def warmup(
 def _ready() -> int:
     """The current device, if it can be warmed up."""
     if not torch.cuda.is_available():
-        raise RuntimeError("warmup times launches on a Hopper GPU but torch sees none; hopper_gemm.prebuild needs none")
+        raise RuntimeError("warmup times launches on a Hopper GPU but torch sees none; prebuild compiles without one")
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("warmup must not run while a CUDA graph is captured; call it before")
     if MODE.context != "isolated":

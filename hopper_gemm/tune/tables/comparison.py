@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
+from operator import attrgetter
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -67,35 +69,40 @@ class Mean:
         )
 
 
+_compared = attrgetter("problem", "against", "regime", "context")
+
+
 def recorded(
-    names: Sequence[str], problems: Sequence[GemmProblem], against: Sequence[str], regime: str, context: str
+    names: Sequence[str],
+    problems: Sequence[GemmProblem],
+    against: Sequence[str],
+    mode: Sequence[str],
+    folder: Path | None,
 ) -> Study:
-    """Return the recorded comparison with the most matching rows, without its other rows; earlier names win a tie.
+    """Return the recorded comparison with most of the problems and baselines, without its other rows: of a folder, or
+    else of those of some names, then of those outside the archive whose study of tuned configs has such a name, the
+    newest first. The first wins a tie. The mode is regime and context.
 
     Raises:
         ResultsError: no folder has a matching row.
     """
-    studies = []
-    for folder in (folder for name in names for folder in recorded_folders(name)):
-        if "config" not in read_provenance(folder)["spec"]:
+    named = [path for name in names for path in recorded_folders(name)]
+    told = {path: read_provenance(path) for path in recorded_folders() if "archive" not in path.parts}
+    alike = [path for path, about in told.items() if about["study"] in names and about["spec"].get("config") == "tuned"]
+    alike.sort(key=lambda path: str(told[path]["created"]), reverse=True)
+    wanted, studies = {(problem, name, *mode) for problem in problems for name in against}, []
+    for path in [folder] if folder else dict.fromkeys([*named, *alike]):
+        if "config" not in read_provenance(path)["spec"]:
             continue  # a map, whose thousands of rows are no comparison
-        study = read_study(folder)
-        rows = tuple(
-            row
-            for row in study.stage("compare")
-            if row.point.problem in problems
-            and row.point.against in against
-            and (row.point.regime, row.point.context) == (regime, context)
-        )
-        provenance = {**study.provenance, "source": "replayed", "replayed_from": shown(folder)}
+        study = read_study(path)
+        rows = tuple(row for row in study.stage("compare") if _compared(row.point) in wanted)
+        provenance = {**study.provenance, "source": "replayed", "replayed_from": shown(path)}
         studies.append(replace(study, rows=rows, provenance=provenance))
-    best = max(studies, key=lambda study: len(study.rows), default=None)
+    best = max(studies, key=lambda study: len({_compared(row.point) for row in study.rows}), default=None)
     if best is None or not best.rows:
         what = f"{len(problems)} problems" if len(problems) > 1 else problem_label(problems[0])
-        raise ResultsError(
-            f"no comparison of {what} with {', '.join(against)} in {regime}, {context} is recorded; "
-            "measure it with --backend cuda"
-        )
+        where = f"with {', '.join(against)} in {', '.join(mode)}"
+        raise ResultsError(f"no comparison of {what} {where} is recorded; measure it with --backend cuda")
     return best
 
 
