@@ -1,7 +1,8 @@
 """List what README and the site's pages claim to have measured, and measure anew what is not of today's machine code.
 
 For each claim ``make headline`` prints whose machine code was measured, as far as its rows say, and the command that
-measures it again; what README says comes first, and of that the figures of an earlier version. On a Hopper GPU it then
+measures it again (with ``--backend replay``, or by ``hopper-gemm table`` and the folder, its rows are shown without a
+GPU); what README says comes first, and of that the figures of an earlier version. On a Hopper GPU it then
 runs the commands of all claims that are not wholly this version's, one after the other, into results/local/headline,
 and goes on where it stopped: a command that ended well is not run again until the kernel's sources change, and the
 others go on in their own files. Recorded rows and pages are left as they are.
@@ -36,14 +37,22 @@ OF_README = (
     *(ON_H100S[0], "suite-chained-on-h100", "suite", "invariant", *FP8_TUNED, "short", "map-held-out"),
     *(*LAST_SEEDS, "steady-on-h100"),
 )
-"""Rows behind the lines of README's table, in the order of :func:`claims_of_readme`."""
+"""Rows behind the lines of README's table, in the order of :func:`claims_of_readme`. Those of an earlier version stand
+on :data:`ELSEWHERE` alone."""
+
+ELSEWHERE = {"short": "docs/suite.md", "map-held-out": "docs/menu.md"}
 
 LAYER, EXAMPLES = "python examples/llama_layer.py", "measurements/examples.jsonl"
 OTHERS = (
     (README, "a layer of Llama-3-8B", EXAMPLES, f"{LAYER} --resume --out OUT"),
     (README, "the same beside torch.compile", EXAMPLES, f"{LAYER} --compile --resume --out OUT"),
     (README, "a patched model", EXAMPLES, "python examples/patched_model.py --out OUT"),
-    (README, "layers in one launch", "measurements/linear.jsonl", "python -m benchmarks.linear --compile --out OUT"),
+    (
+        "docs/models.md",
+        "layers in one launch",
+        "measurements/linear.jsonl",
+        "python -m benchmarks.linear --compile --out OUT",
+    ),
     ("docs/models.md", "a training", EXAMPLES, "python examples/train.py --out OUT"),
     ("docs/models.md", "a layer of experts", EXAMPLES, "python examples/experts.py --out OUT"),
     ("docs/models.md", "an invariant decode", EXAMPLES, "python examples/invariant_decode.py --out OUT"),
@@ -130,9 +139,10 @@ class Claim:
 def claims() -> list[Claim]:
     """Return every claim: README's first, then those of an earlier version, then what is not compared."""
     readme = zip(claims_of_readme(), OF_README, strict=True)
-    listed = [
-        (README, what, rows, f"{command.replace(' --out FILE', '')} --out OUT") for (what, command, *_), rows in readme
-    ]
+    listed = []
+    for (what, command, *_), rows in readme:
+        page = README if code_of(rows) == CURRENT else ELSEWHERE.get(rows, README)
+        listed.append((page, what, rows, f"{command.replace(' --out FILE', '')} --out OUT"))
     listed += [(*other[:3], other[3].format(f"sweeps/shapes/{SHAPES.get(other[2])}.toml")) for other in OTHERS]
     for folder, page in SWEEPS.items():
         for path in sorted((ROOT / "sweeps" / folder).glob("*.toml")):

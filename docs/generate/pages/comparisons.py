@@ -79,7 +79,7 @@ def kernel_of(*names: str) -> str:
 
 FP8_TUNED = {
     "fp8-tuned": "one scale",
-    "fp8-row-tuned": "scales of rows, promoted sums",
+    "fp8-row-tuned": "scales of rows, promoted sums, one untuned",
     "fp8-blocks-tuned": "scales of blocks",
 }
 """Comparisons of FP8 by tuned configs, and their scales in words."""
