@@ -82,8 +82,8 @@ def kernels() -> Iterator[tuple[GemmProblem, Kernel]]:
 
 
 def speeds() -> list[dict[str, float]]:
-    """Of each recorded problem and tile the speeds with groups of four along m, along n, and with the walk that is
-    picked, as shares of the speed with the best walk."""
+    """A dictionary for each recorded problem and tile: the speed of the walk in groups of four along m, along n, and of
+    the picked walk, each divided by the speed of the best walk."""
     times: dict[tuple[str, ...], dict[tuple[str, int], float]] = {}
     with measurement("measurements/walks.csv").open(newline="") as file:
         for row in csv.DictReader(file):

@@ -392,7 +392,7 @@ TUNED = "results/h100/suite-tuned-on-h100"
     ],
 )
 def test_the_comparison_with_most_of_the_list_and_its_baselines_is_shown(asked, folder, against, said):
-    """By the name of its folder or of its study; of those alike the newest, or the one that is named."""
+    """A folder is found by its own name or by that of its study. The newest wins a tie; --from overrides the search."""
     done = run("compare", "--backend", "replay", *asked, "--json")
     shown = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, said)

@@ -2,8 +2,8 @@
 
 CTAs that are alone in their cluster get the SMs of one group (GPC) after the other, and what several CTAs of a GPC read
 at the same time leaves the L2 once (docs/neighbours.md), so that the walk decides how much the L2 hands out. Over 25
-problems and tiles on two NVIDIA H100s the walks chosen here stand at 0.990 of the best of 16 to 20, least 0.932. Groups
-of four tiles, which fit a GPC but often leave a rest of one row, stood at 0.91 along either axis, least 0.68
+problems and tiles on two NVIDIA H100s the chosen walk reaches 0.990 of the speed of the best of 16 to 20, least 0.932.
+A fixed swizzle of 4, which can leave a single row of tiles over, reaches 0.91 along either axis, least 0.68
 (results/measurements/walks.csv, by benchmarks/walks.py).
 """
 
@@ -19,22 +19,22 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_launched, tile_sides
 
 SQUARE = 4
-"""Swizzle by which sixteen CTAs are a square of tiles: they fill a GPC and read the fewest panels."""
+"""Swizzle of single CTAs that makes the sixteen of a GPC a square of tiles, which reads the fewest panels."""
 
 WIDTHS = (SQUARE, 5, 6, 3, 7, 8)
-"""Swizzles to choose from, the preferred first, each at most the tiles that lie across."""
+"""Candidate swizzles, the preferred one first; each is limited to the number of tiles across."""
 
 SPARE, GPC_SMS, GPCS = 8, 16, 7
-"""How CTAs are counted: the first eight to the SMs that GPCs have beyond :data:`GPC_SMS`, as if to a GPC, the next to a
-GPC of eight, the rest evenly to seven. So lay launches of 132 and of 115; some begin at another GPC."""
+"""Model of the placement: CTAs 0 to 7 run on the SMs that GPCs have beyond :data:`GPC_SMS`, 8 to 15 in a GPC of eight
+SMs, the others evenly in seven GPCs. Recorded launches of 132 and 115 CTAs agree; some start at another GPC."""
 
 WAVES = 2
-"""Waves up to which the raster is chosen too. Beyond them it decides what is read from DRAM, which is not counted."""
+"""Most waves for which the raster is chosen too. For more it decides the DRAM traffic, which is not modelled here."""
 
 
 def abreast(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> Kernel:
-    """The kernel with the raster and the swizzle by which GPCs read the fewest bytes, its own raster among equals.
-    Clusters, CTAs that share an SM and kernels on GPUs of other SMs are unchanged: how these lie is not known.
+    """Return the kernel with the raster and swizzle that minimise the bytes read by all GPCs; a tie keeps its raster.
+    Clusters, CTAs that share an SM and GPUs with other numbers of SMs are unchanged: their placement is not known.
 
     Example:
         >>> from hopper_gemm.model.config import GemmConfig
@@ -55,7 +55,7 @@ def abreast(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> Kernel:
 def _best(
     tile: tuple[int, int], sides: tuple[int, int], ctas: int, raster: str, serpentine: bool, parts: int, by_part: bool
 ) -> tuple[str, int]:
-    """Raster and swizzle; ``raster`` is the preferred one. All ways are walked at once, a row each; see ``tile_at``."""
+    """Return raster and swizzle; ``raster`` wins a tie. A row of each array is one candidate's ``tile_at``."""
     tiles = sides[0] * sides[1]
     rasters = (raster, "n" if raster == "m" else "m")[: 2 if tiles * parts <= WAVES * ctas else 1]
     ways = list(dict.fromkeys((axis, min(width, sides[axis == "m"])) for width in WIDTHS for axis in rasters))

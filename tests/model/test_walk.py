@@ -1,4 +1,4 @@
-"""The walk of single CTAs is the one by which groups of SMs read the fewest bytes, and measurements agree."""
+"""The chosen walk of single CTAs minimises the bytes read by all GPCs, and is close to the fastest measured one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KERNELS = [
 
 
 def read(kernel, problem):
-    """Bytes of a k-element that the groups of the first wave read, what several CTAs of a group read counted once."""
+    """Rows and columns read by all GPCs in the first wave; what several CTAs of a GPC read counts once."""
     sides = tile_sides(kernel, problem.m, problem.n)
     tiles, parts = sides[0] * sides[1], kernel.work_items
     ctas = min(132, tiles * parts)
@@ -87,8 +87,8 @@ def agreement(theirs, ours):
 
 @pytest.mark.results
 def test_recorded_launches_lie_as_the_walk_counts_them():
-    """More of their pairs than if sixteen in a row shared a GPC from the first CTA on, or all did. One launch began at
-    another GPC, so that the small one lies elsewhere."""
+    """The model agrees better than two simpler ones: sixteen CTAs in a row for each GPC, and one GPC for all. One
+    launch started at another GPC, so that its small GPC comes later."""
     launches = [[gpc(sm) for sm in order] for order in recorded_orders()]
     assert sorted(len(gpcs) for gpcs in launches) == [115] * 4 + [132] * 6
     ours, rows, all_one = (

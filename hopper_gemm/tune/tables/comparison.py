@@ -15,7 +15,7 @@ import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import CONTEXTS
+from hopper_gemm.model.tuned import CONTEXTS, results_root
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown
@@ -79,19 +79,19 @@ def recorded(
     mode: Sequence[str],
     folder: Path | None,
 ) -> Study:
-    """Return the recorded comparison with most of the problems and baselines, without its other rows: of a folder, or
-    else of those of some names, then of those outside the archive whose study of tuned configs has such a name, the
-    newest first. The first wins a tie. The mode is regime and context.
+    """Return the comparison in the folder, else the recorded one with most of the problems and baselines: of folders
+    with the given names, then of studies with such a name, tuned and not archived, the newest first. Rows of other
+    problems, baselines, regimes and contexts (``mode``) are left out. The first wins a tie.
 
     Raises:
         ResultsError: no folder has a matching row.
     """
-    named = [path for name in names for path in recorded_folders(name)]
-    told = {path: read_provenance(path) for path in recorded_folders() if "archive" not in path.parts}
-    alike = [path for path, about in told.items() if about["study"] in names and about["spec"].get("config") == "tuned"]
-    alike.sort(key=lambda path: str(told[path]["created"]), reverse=True)
+    by_name = [path for name in names for path in recorded_folders(name)]
+    origins = {at: read_provenance(at) for at in recorded_folders() if results_root() / "archive" not in at.parents}
+    newest = sorted(origins, key=lambda at: str(origins[at]["created"]), reverse=True)
+    by_study = [at for at in newest if origins[at]["study"] in names and origins[at]["spec"].get("config") == "tuned"]
     wanted, studies = {(problem, name, *mode) for problem in problems for name in against}, []
-    for path in [folder] if folder else dict.fromkeys([*named, *alike]):
+    for path in [folder] if folder else dict.fromkeys([*by_name, *by_study]):
         if "config" not in read_provenance(path)["spec"]:
             continue  # a map, whose thousands of rows are no comparison
         study = read_study(path)
@@ -101,8 +101,8 @@ def recorded(
     best = max(studies, key=lambda study: len({_compared(row.point) for row in study.rows}), default=None)
     if best is None or not best.rows:
         what = f"{len(problems)} problems" if len(problems) > 1 else problem_label(problems[0])
-        where = f"with {', '.join(against)} in {', '.join(mode)}"
-        raise ResultsError(f"no comparison of {what} {where} is recorded; measure it with --backend cuda")
+        what += f" with {', '.join(against)} in {', '.join(mode)}"
+        raise ResultsError(f"no comparison of {what} is recorded; measure it with --backend cuda")
     return best
 
 
