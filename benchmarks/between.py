@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.held_out import read_held_out
-from benchmarks.menu import FLOOR, Searched, plain, searched, shares, summary, text_of, weights_of
+from benchmarks.menu import FLOOR, Case, Searched, plain, searched, shares, summary, text_of, weights_of
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -197,14 +197,14 @@ def rows_between() -> list[GemmProblem]:
     return [one for one in dict.fromkeys([*found, *PROBLEMS]) if not held.has(one)]
 
 
-def measured(folder: Path | None) -> dict[GemmProblem, Searched]:
+def measured(folder: Path | None) -> dict[Case, Searched]:
     """The rows of a sweep, problem by problem."""
-    found: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = {}
+    found: dict[Case, dict[Kernel, list[tuple[float, float]]]] = {}
     for row in [] if folder is None else read_study(folder).stage("sweep"):
         if row.ok and not row.point.is_baseline:
-            of = found.setdefault(row.point.problem, {}).setdefault(row.point.config, [])
+            of = found.setdefault(Case(row.point.problem), {}).setdefault(row.point.config, [])
             of.append((float(row.figures["speedup"]), float(row.figures["baseline_us"])))
-    return {problem: summary(problem, configs) for problem, configs in found.items()}
+    return {case: summary(case, configs) for case, configs in found.items()}
 
 
 def exchanged(count: int, folder: Path | None = None) -> list[Kernel]:
@@ -213,8 +213,8 @@ def exchanged(count: int, folder: Path | None = None) -> list[Kernel]:
     problems, the map's, and those of :func:`rows_between` have the same weight."""
     between, known = rows_between(), measured(folder)
     listed = read_shapes(suite_file().with_name("map.toml")).problems
-    fitted = list(dict.fromkeys(filled_up(one.problem()) for one in listed if not one.held_out))
-    groups = [sorted(searched(), key=str), fitted, between]
+    fitted = list(dict.fromkeys(Case(filled_up(one.problem())) for one in listed if not one.held_out))
+    groups = [sorted(searched(), key=str), fitted, [Case(problem) for problem in between]]
     offered = [kernel.compiled() for one in between for kernel in beyond(one, OFFERED)]
     kernels = list(dict.fromkeys([*binaries(), *map(plain, offered)]))
     table = np.concatenate([shares(kernels, some, {**searched(), **known}) for some in groups])

@@ -26,7 +26,7 @@ from math import log2
 
 from hopper_gemm.model.problem import GemmProblem
 
-LAST_SEEDS = ("fresh-8", "fresh-9")
+LAST_SEEDS = ("fresh-10", "fresh-11")
 """Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
 
 KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")

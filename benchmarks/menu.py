@@ -14,8 +14,10 @@ Speeds, as a share of the best known of a problem, never above 1:
   of measured to predicted) less one standard deviation of these, so that no menu profits from what nobody measured;
 * on a problem of the map, the prediction over the best prediction of all binaries.
 
-A binary's worth is the sum over problems of the logarithm of the best share; both kinds of problems weigh the same. The
-menu is chosen one by one, each the binary that adds most (greedy).
+A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was searched;
+the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, as much; and those that
+take longer, half as much: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one by one,
+each the binary that adds most (greedy).
 """
 
 from __future__ import annotations
@@ -27,29 +29,31 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.fresh import drawn
+from benchmarks.fresh import LAST_SEEDS, drawn
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.lookup import without_pdl
-from hopper_gemm.model.menu import KINDS, PACE, behind_padding, binaries, launches, offers_of
+from hopper_gemm.model.menu import KINDS, PACE, ROUNDS, behind_padding, binaries, launches, offers_of
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import TunedEntry, recorded_entries, results_root
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.study.files import suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
-from hopper_gemm.tune.study.shapes import read_shapes
+from hopper_gemm.tune.study.shapes import expected_seconds, read_shapes
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
 
 SEED = 27
@@ -66,8 +70,12 @@ EVERY = 2
 DRAWN = ("fresh-", "wider")
 """Beginnings of the names of studies whose problems count as searched."""
 
-SEEDS = range(1001, 1005)
-"""Seeds of problems (:mod:`benchmarks.fresh`) that are looked at beside the map's; none of them is measured."""
+SEEDS = range(1001, 1013)
+"""Seeds of problems (:mod:`benchmarks.fresh`) that are looked at beside the map's, in turns on either GPU; none of them
+is measured."""
+
+LEAST = 8
+"""Kernels of a problem at least."""
 
 CLOSE = 0.03
 """Measured binaries are offered that are slower than the best of a problem by this much at most."""
@@ -79,11 +87,11 @@ FLOOR = 0.5
 """Share that a problem without any kernel counts as: legal ones are looked for first."""
 
 WIDE = {
-    64: (64, 96, 128, 192, 256),
-    128: (64, 96, 112, 128, 136, 160, 168, 176, 192, 208, 224, 240, 256),
-    192: (80, 96, 112, 120, 128, 144, 160, 168, 192, 208),
-    256: (96, 112, 128, 136, 144, 160, 168, 176, 192, 200, 208),
-    384: (80, 96, 112, 128),
+    64: (64, 96, 128, 160, 192, 208, 224, 256),
+    128: (64, 72, 80, 96, 112, 128, 136, 144, 160, 168, 176, 192, 208, 224, 232, 240, 256),
+    192: (64, 80, 88, 96, 104, 112, 120, 128, 144, 152, 160, 168, 176, 192, 208),
+    256: (48, 64, 80, 88, 96, 112, 128, 136, 144, 160, 168, 176, 192, 200, 208),
+    384: (64, 80, 96, 112, 128),
 }
 """tile_n for each tile_m where the output fills the GPU."""
 
@@ -108,7 +116,7 @@ APART = {
 }
 """The same for split-K through a workspace, of which one binary serves any number of parts."""
 
-CLUSTERS = ((1, 1), (2, 1), (1, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2))
 PARTS = (2, 4, 8)
 
 
@@ -159,6 +167,13 @@ def _tiles(
                 yield replace(like, **sides, split_k=split_k, stagger=stagger, swap_ab=swap_ab)
 
 
+class Case(NamedTuple):
+    """A problem on a GPU."""
+
+    problem: GemmProblem
+    chip: Chip = SXM
+
+
 @dataclass(frozen=True)
 class Searched:
     """Rows of a searched problem.
@@ -182,15 +197,16 @@ def entries() -> list[TunedEntry]:
 
 
 @cache
-def searched() -> dict[GemmProblem, Searched]:
-    """The tuned table's problems, and those of :data:`DRAWN`, in isolated bursts, those held out aside, with their
-    rows of H200s, whose memory the model assumes where it is told of none."""
+def searched() -> dict[Case, Searched]:
+    """The tuned table's problems with their rows of H200s, and those of :data:`DRAWN` with the rows of either GPU, in
+    isolated bursts; neither those held out nor those that judge."""
     held, tuned = read_held_out(), {one.problem for one in entries() if one.context == "isolated"}
-    rows: dict[GemmProblem, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
-        if "h200" not in folder.relative_to(results_root()).parts:
+        kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
+        also = folder.name.startswith(DRAWN) and folder.name not in LAST_SEEDS
+        if not kind or not (also or kind == "h200"):
             continue
-        also = folder.name.startswith(DRAWN)
         for row in read_study(folder).stage("sweep", "final", "map"):
             point = row.point
             usual = (point.regime, point.context, point.data, point.against) == (
@@ -202,17 +218,17 @@ def searched() -> dict[GemmProblem, Searched]:
             apart = held.has(point.problem) or point.is_baseline
             if row.ok and usual and not apart and (also or point.problem in tuned):
                 speed = float(row.figures["speedup"])
-                rows[point.problem][point.config].append((speed, float(row.figures["baseline_us"])))
-    return {problem: summary(problem, configs) for problem, configs in rows.items() if len(configs) >= SIZES[0]}
+                rows[Case(point.problem, CHIPS[kind])][point.config].append((speed, float(row.figures["baseline_us"])))
+    return {case: summary(case, configs) for case, configs in rows.items() if len(configs) >= LEAST}
 
 
-def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
+def summary(case: Case, configs: Mapping[Kernel, Sequence[tuple[float, float]]]) -> Searched:
     """Speedups of each config in the rows of a problem, each with the baseline's microseconds."""
     speeds = {config: median(speed for speed, _ in values) for config, values in configs.items()}
     baseline = median(us for values in configs.values() for _, us in values)
     best = max(speeds.values())
     near = [
-        np.log(baseline / speed / (predict(config, problem).seconds * 1e6))
+        np.log(baseline / speed / (predict(config, *case).seconds * 1e6))
         for config, speed in speeds.items()
         if speed > best * (1 - NEAR)
     ]
@@ -223,12 +239,14 @@ def summary(problem: GemmProblem, configs: Mapping[Kernel, Sequence[tuple[float,
     return Searched(dict(shares), float(np.exp(np.median(near))), float(np.std(near)), baseline / best)
 
 
-def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.ndarray:
+def predicted(kernels: Sequence[Kernel], cases: Sequence[Case]) -> np.ndarray:
     """Seconds by problem and binary, of its best way to launch; infinite where it cannot run or is :data:`BEHIND` the
     best by its lower bound. Kernels of a kind count from :data:`hopper_gemm.model.menu.KINDS` on."""
-    table = np.full((len(problems), len(kernels)), np.inf)
-    offers = offers_of([(number, way) for number, kernel in enumerate(kernels) for way in launches(kernel)])
-    for row, problem in zip(table, problems, strict=True):
+    table = np.full((len(cases), len(kernels)), np.inf)
+    ways = [(number, way) for number, kernel in enumerate(kernels) for way in launches(kernel)]
+    offers_on = {chip: offers_of(ways, chip) for chip in {case.chip for case in cases}}
+    for row, (problem, chip) in zip(table, cases, strict=True):
+        offers = offers_on[chip]
         for kind, least in KINDS.items():
             if kind not in offers or (least and row.min() < least):
                 continue
@@ -237,18 +255,18 @@ def predicted(kernels: Sequence[Kernel], problems: Sequence[GemmProblem]) -> np.
                     break
                 if not pair_reasons(fixed.kernel, problem):
                     way = Fixed(behind_padding(fixed.kernel, problem)) if problem.padded else fixed
-                    row[number] = min(row[number], predict_fixed(way, problem).seconds)
+                    row[number] = min(row[number], predict_fixed(way, problem, chip).seconds)
     return table
 
 
 def shares(
-    kernels: Sequence[Kernel], problems: Sequence[GemmProblem], measured: Mapping[GemmProblem, Searched] | None = None
+    kernels: Sequence[Kernel], cases: Sequence[Case], measured: Mapping[Case, Searched] | None = None
 ) -> np.ndarray:
     """The share of the best known by problem and binary; see the module. ``measured``: by default :func:`searched`."""
-    table, measured = predicted(kernels, problems), searched() if measured is None else measured
+    table, measured = predicted(kernels, cases), searched() if measured is None else measured
     place = {kernel: index for index, kernel in enumerate(kernels)}
-    for row, problem in zip(table, problems, strict=True):
-        known = measured.get(problem)
+    for row, case in zip(table, cases, strict=True):
+        known = measured.get(case)
         if known is None:
             row[:] = row.min() / row
             continue
@@ -278,13 +296,14 @@ def losses(table: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
 
 
 @cache
-def data() -> tuple[list[Kernel], list[GemmProblem], list[GemmProblem], np.ndarray]:
+def data() -> tuple[list[Kernel], list[Case], list[Case], np.ndarray]:
     """Binaries; problems that were searched, and of the map; and their shares in this order."""
     kernels = offered()
     tuned = sorted(searched(), key=str)
     listed = read_shapes(suite_file().with_name("map.toml")).problems
-    fitted = list(dict.fromkeys(filled_up(one.problem()) for one in listed if not one.held_out))[::EVERY]
-    fitted += [filled_up(problem) for seed in SEEDS for _, problem in drawn(seed)]
+    fitted = list(dict.fromkeys(Case(filled_up(one.problem())) for one in listed if not one.held_out))[::EVERY]
+    boards = zip(SEEDS, cycle(CHIPS.values()), strict=False)
+    fitted += [Case(filled_up(problem), chip) for seed, chip in boards for _, problem in drawn(seed)]
     return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted])
 
 
@@ -296,20 +315,27 @@ def weights_of(*counts: int) -> np.ndarray:
 def menu_of(size: int) -> list[Kernel]:
     """The menu, chosen on all problems that are not held out."""
     kernels, tuned, fitted, table = data()
-    return [kernels[index] for index in greedy(table, weights_of(len(tuned), len(fitted)), size)]
+    return [kernels[index] for index in greedy(table, weights(len(tuned), fitted), size)]
+
+
+def weights(searched: int, fitted: Sequence[Case]) -> np.ndarray:
+    """Weights of problems that were searched and of others, see the module."""
+    long = np.array([expected_seconds(case.problem) >= ROUNDS for case in fitted])
+    others = np.where(long, 0.5 / max(1, long.sum()), 1 / max(1, (~long).sum()))
+    return np.concatenate([weights_of(searched), others])
 
 
 def curve() -> list[dict[str, float]]:
     """Loss against size, mean and worst: of the half that chose, of the half that judges, of the map's problems by
     prediction alone; and of the map's held-out problems, on which nothing was chosen. The last row is of all binaries
     but those that only the judging half's searches found."""
-    kernels, tuned, _, table = data()
+    kernels, tuned, fitted, table = data()
     order = random.Random(SEED).sample(range(len(tuned)), len(tuned))
     one, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
     mapped = range(len(tuned), len(table))
-    chosen = greedy(table[[*one, *mapped]], weights_of(len(one), len(mapped)), SIZES[-1])
+    chosen = greedy(table[[*one, *mapped]], weights(len(one), fitted), SIZES[-1])
     listed = read_shapes(suite_file().with_name("map.toml")).problems
-    unseen = list(dict.fromkeys(filled_up(one.problem()) for one in listed if one.held_out))
+    unseen = list(dict.fromkeys(Case(filled_up(one.problem())) for one in listed if one.held_out))
     apart = shares(kernels, unseen)
     alien = {found for index in other for found in searched()[tuned[index]].shares}
     known = {found for index in one for found in searched()[tuned[index]].shares}
