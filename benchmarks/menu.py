@@ -3,9 +3,9 @@
     python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
     python -m benchmarks.menu choose > hopper_gemm/model/menu.json
 
-Problems: the tuned table's isolated bursts that are not held out, divided by a seed: one half chooses, the other
-judges; and the problems of sweeps/shapes/map.toml that are not held out, and some drawn by a seed
-(benchmarks/fresh.py).
+Problems: those of the tuned table's isolated bursts, of maps and of drawn lists that were measured and are not held out,
+divided by a seed: one half chooses, the other judges; and problems of sweeps/shapes/map.toml that are not held out, and
+some drawn by seeds (benchmarks/fresh.py).
 
 Speeds, as a share of the best known of a problem, never above 1:
 
@@ -14,10 +14,10 @@ Speeds, as a share of the best known of a problem, never above 1:
   of measured to predicted) less one standard deviation of these, so that no menu profits from what nobody measured;
 * on a problem of the map, the prediction over the best prediction of all binaries.
 
-A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was searched;
-the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, as much; and those that
-take longer, half as much: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one by one,
-each the binary that adds most (greedy).
+A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was measured;
+the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, half as much; and those
+that take longer, a fourth: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one by
+one, each the binary that adds most (greedy).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NEAR = 0.15
 EVERY = 2
 """Of the map's problems every second one is looked at."""
 
-DRAWN = ("fresh-", "wider")
+DRAWN = ("fresh-", "wider", "map", "between")
 """Beginnings of the names of studies whose problems count as searched."""
 
 SEEDS = range(1001, 1013)
@@ -322,7 +322,7 @@ def weights(searched: int, fitted: Sequence[Case]) -> np.ndarray:
     """Weights of problems that were searched and of others, see the module."""
     long = np.array([expected_seconds(case.problem) >= ROUNDS for case in fitted])
     others = np.where(long, 0.5 / max(1, long.sum()), 1 / max(1, (~long).sum()))
-    return np.concatenate([weights_of(searched), others])
+    return np.concatenate([2 * weights_of(searched), others])
 
 
 def curve() -> list[dict[str, float]]:

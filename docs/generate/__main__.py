@@ -601,6 +601,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "headline": comparisons.headline,
     "suite-on-h100s": comparisons.suite_on_h100s,
     "suite": comparisons.suite,
+    "suite-on-h200s": comparisons.suite_on_h200s,
     "standing": comparisons.standing,
     "suite-answer": comparisons.suite_answer,
     "left": comparisons.left,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fresh import LAST_SEEDS
-from docs.generate.pages.comparisons import FP8_TUNED, MARKED, ON_H100S, measured_kernels, todays_code
+from docs.generate.pages.comparisons import FP8_TUNED, MARKED, ON_H100S, ON_H200S, measured_kernels, todays_code
 from docs.generate.pages.reproduction import claims_of_readme
 from docs.generate.pages.sources import recorded
 from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN, mark
@@ -34,7 +34,7 @@ from hopper_gemm.tune.study.reader import recorded_folders
 ROOT = Path(__file__).parents[2]
 README = "README.md"
 OF_README = (
-    *(ON_H100S[0], "suite-chained-on-h100", "suite", "invariant", *FP8_TUNED, "short", "map-held-out"),
+    *(ON_H100S[0], "suite-chained-on-h100", ON_H200S[0], "invariant", *FP8_TUNED, "short", "map-held-out"),
     *(*LAST_SEEDS, "steady-on-h100"),
 )
 """Rows behind the lines of README's table, in the order of :func:`claims_of_readme`. Those of an earlier version stand
@@ -88,7 +88,7 @@ OTHERS = (
     ("docs/menu.md", "a layer by picks", "measurements/layer-picked.jsonl", f"{LAYER} --picked --resume --out OUT"),
     ("docs/menu.md", "the suite by picks", "suite-picks", "hopper-gemm map --shapes {} --drawn 0 --out OUT"),
     ("docs/menu.md", "the whole menu", "menu", "hopper-gemm map --shapes {} --drawn 128 --out OUT"),
-    ("docs/suite.md", "random problems", "drawn", "hopper-gemm compare --shapes {} --against cublas --out OUT"),
+    ("docs/suite.md", "random problems", "drawn-again", "hopper-gemm compare --shapes {} --against cublas --out OUT"),
     ("docs/suite.md", "the map", "map", "hopper-gemm map --out OUT"),
     (
         "docs/suite.md",
@@ -106,7 +106,7 @@ OTHERS = (
 )
 """Other claims: page, what, rows, command; OUT is a path that each has for itself, {} the list of problems."""
 
-SHAPES = {"suite-picks": "suite", "menu": "menu", "drawn": "drawn"}
+SHAPES = {"suite-picks": "suite", "menu": "menu", "drawn-again": "drawn"}
 """Lists of problems in sweeps/shapes by the study that measured them."""
 
 SWEEPS = {"": "docs/study.md", "steady": "docs/steady.md", "neighbours": "docs/neighbours.md"}

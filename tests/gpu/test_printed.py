@@ -48,14 +48,15 @@ COMMANDS = [
 ]
 """Those of one GPU that need no profiler; ``check`` is run by ``make headline``."""
 
-FIRST_ROW_SECONDS = 300.0
-"""Kernels are compiled before it."""
+FIRST_ROW_SECONDS = 400.0
+"""Kernels are compiled before it, and other commands may hold the GPU, each for longer than a command waits."""
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_printed_command_measures_until_it_ends_or_is_interrupted(command, tmp_path):
-    """In a checkout of links, by Ctrl-C after the first row; ``--shared``, since other tests use the GPU too."""
+    """In a checkout of links, by Ctrl-C after the first row; ``--shared``, since other tests use the GPU too; again
+    where another command held the GPU for too long."""
     local, words = tmp_path / "results/local", shlex.split(command)[1:]
     local.mkdir(parents=True)
     for name in ("hopper_gemm", "pyproject.toml", "sweeps", "results/h100", "results/h200", "results/archive"):
@@ -63,15 +64,19 @@ def test_a_printed_command_measures_until_it_ends_or_is_interrupted(command, tmp
     shared = ["--shared"] * (words[0] in ("compare", "map"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     started = [sys.executable, "-m", "hopper_gemm", *words, *shared]
-    with (tmp_path / "stderr").open("w+") as stderr:
-        process = subprocess.Popen(started, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
-        until = time.monotonic() + FIRST_ROW_SECONDS
-        while process.poll() is None and time.monotonic() < until and not rows_below(local):
-            time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        code = process.wait(60)
-        stderr.seek(0)
-        assert code == 0 or (code == 130 and rows_below(local)), stderr.read()
+    until = time.monotonic() + FIRST_ROW_SECONDS
+    while True:
+        with (tmp_path / "stderr").open("w+") as stderr:
+            process = subprocess.Popen(started, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
+            while process.poll() is None and time.monotonic() < until and not rows_below(local):
+                time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            code = process.wait(60)
+            stderr.seek(0)
+            told = stderr.read()
+        if "is held by process" not in told or time.monotonic() > until:
+            break
+    assert code == 0 or (code == 130 and rows_below(local)), told
 
 
 def rows_below(folder):

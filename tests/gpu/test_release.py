@@ -38,6 +38,9 @@ AHEAD = "released early"
 LAUNCHES = 3
 """The last is looked at: by then instructions and descriptors are where they are needed."""
 
+TRIES = 5
+"""Of a faulty kernel: whether a load overtakes the reads that it must wait for is chance."""
+
 LIMIT = 20.0
 """Seconds for the launches of a kernel; a faulty one that hangs is killed then."""
 
@@ -141,9 +144,10 @@ def test_no_slot_is_handed_back_before_the_tensor_cores_can_have_read_it(child, 
 @pytest.mark.alone  # beside others a fault went unseen, once in some hundred
 @pytest.mark.parametrize(("fault", "config"), FAULTY, ids=str)
 def test_a_consumer_that_hands_slots_back_too_soon_is_found(child, fault, config):
-    """Time stamps or a wrong product show it; on an NVIDIA H100 one of twelve showed by its product alone."""
-    found = seen(child, fault, config)
-    assert early(found.moments, resolve(config)) != [] or found.wrong != []
+    """Time stamps or a wrong product show it, in one of :data:`TRIES`; on an NVIDIA H100 one of twelve showed by its
+    product alone, and on an H200 one did not show at the first try."""
+    tries = (seen(child, fault, config) for _ in range(TRIES))
+    assert any(early(found.moments, resolve(config)) != [] or found.wrong != [] for found in tries)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -46,6 +46,9 @@ Record = Mapping[str, Any]
 ON_H100S = ("suite-tuned-on-h100", "suite-tuned-on-h100-second")
 """The suite on two boards of NVIDIA H100s, by entries that were tuned on a third."""
 
+ON_H200S = ("suite-beside-lists", "suite-beside-lists-second")
+"""The suite on two boards of NVIDIA H200s, by this version, beside cuBLASLt's heuristic lists."""
+
 STEADY = (
     *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
 )
@@ -86,9 +89,7 @@ FP8_TUNED = {
 
 MARKED: dict[str, Callable[[Row], bool]] = {
     **dict.fromkeys((*ON_H100S, "suite-chained-on-h100", "steady-on-h100", *FP8_TUNED), lambda row: True),
-    **dict.fromkeys(("suite", "suite-chained", "short"), lambda row: True),
-    "drawn": lambda row: filled_up(row.point.problem) == row.point.problem,
-    "short-again": lambda row: row.figures["how"] == "model",
+    **dict.fromkeys(("suite", *ON_H200S, "suite-chained", "short", "drawn-again"), lambda row: True),
     **dict.fromkeys(LAST_SEEDS, lambda row: "pick 1" in row.figures["how"].split(", ")),
     "map-held-out": lambda row: "pick 1" in row.figures["how"].split(", "),
 }
@@ -161,16 +162,15 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap."""
-    over_mm, over_both = (figure(ratios, "**") for ratios in ratios_on_h100s())
+    over_mm, over_both = (figure(ratios, "**") for ratios in ratios_on(ON_H100S))
     what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
     lines = [(what, "isolated", over_mm, over_both, mark_of(ON_H100S[0]))]
-    for name, context, what in (
-        ("suite-chained-on-h100", "chained", "the same {} on an H100"),
-        ("suite", "isolated", "[the same {}](docs/suite.md) on H200s"),
-    ):
-        found = over(name, context).values()
-        ours, both = figure(as_published(of["cublas"]) for of in found), figure(map(faster, found))
-        lines.append((what.format(len(found)), context, ours, both, mark_of(name)))
+    chained = over("suite-chained-on-h100", "chained").values()
+    ours, both = figure(as_published(of["cublas"]) for of in chained), figure(map(faster, chained))
+    what = f"the same {len(chained)} on an H100"
+    lines.append((what, "chained", ours, both, mark_of("suite-chained-on-h100")))
+    ours, both = map(figure, ratios_on(ON_H200S))
+    lines.append(("[the same 24](docs/suite.md#again-on-h200s) on H200s", "isolated", ours, both, mark_of(ON_H200S[0])))
     lines.append(("the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
     for name, scales in FP8_TUNED.items():
         fp8 = over(name).values()
@@ -178,7 +178,7 @@ def headline() -> str:
         both = figure(map(faster, fp8)) if lists else ""
         what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, {scales}, over torch's `scaled_mm`"
         lines.append((what, "isolated", ours, both, mark_of(name)))
-    short, *_, picked, _ = _others("docs/suite.md")
+    short, *_, picked = _others("docs/suite.md")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
     lines.append((*short[:3], "", short[3]))
@@ -209,24 +209,34 @@ def result(suite: str = "suite.md") -> str:
     Args:
         suite: address of the page that tells of it.
     """
-    cells_of_suite = suite_cells().values()
-    ours, fast = mean_of([as_published(of["cublas"]) for of in cells_of_suite]), mean_of([*map(faster, cells_of_suite)])
-    h100_mm, h100_faster = map(mean_of, ratios_on_h100s())
+    ours, fast = map(mean_of, ratios_on(ON_H200S))
+    h100_mm, h100_faster = map(mean_of, ratios_on(ON_H100S))
     widest = max(log(one.high / one.low) / 2 for one in (ours, fast, h100_mm, h100_faster))
     return wrapped(
-        f"{len(cells_of_suite)} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
+        f"{len(suite_cells())} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
         f"H100s, {h100_faster.median:.3f}x that of the faster of it and cuBLASLt; {ours.median:.3f}x and "
         f"{fast.median:.3f}x on NVIDIA H200s, each by configs tuned on that kind ([geometric means]({suite}), "
         f"each known to {widest:.1%})."
     )
 
 
-def ratios_on_h100s() -> tuple[list[Ratio], list[Ratio]]:
-    """Speedups of the suite on H100s, of every problem the mean of the boards: over torch.mm, and over the faster
-    baseline."""
-    boards = [over(name) for name in ON_H100S]
+def ratios_on(names: Sequence[str]) -> tuple[list[Ratio], list[Ratio]]:
+    """Speedups of the suite, of every problem the mean of the boards, each of which is a study: over torch.mm, and over
+    the faster baseline."""
+    boards = [over(name) for name in names]
     over_mm = [[as_published(board[problem]["cublas"]) for board in boards] for problem in boards[0]]
     return [*map(mean_of, over_mm)], [mean_of([faster(board[problem]) for board in boards]) for problem in boards[0]]
+
+
+def suite_on_h200s() -> str:
+    """A sentence on the suite by this version on H200s."""
+    ours, fast = ratios_on(ON_H200S)
+    boards = (f"[{word}](../results/h200/{name}/compare.md)" for word, name in zip(("one", "another"), ON_H200S))
+    return wrapped(
+        f"The same configs by this version's machine code, beside cuBLASLt's heuristic lists, on {' board, on '.join(boards)}: "
+        f"{figure(ours)} over `torch.mm`, {figure(fast)} over the faster of it and the lists, behind on "
+        f"{sum(one.high < 1 for one in fast)} of {len(fast)}."
+    )
 
 
 def suite_on_h100s() -> str:
@@ -290,10 +300,9 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
         return f"[{text}]({suite}#{anchor})" if suite else text
 
     drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
-    multiples, picked = ([_once(row) for row in figure_rows(name)] for name in ("drawn", "short-again"))
+    multiples = [_once(row) for row in figure_rows("drawn-again") if row.point.against == "cublas"]
     short = link("24 short problems", "short-and-random-problems")
     random = link(f"{len(drawn)} random problems", "short-and-random-problems")
-    untuned = link("untuned", "problems-that-nobody-tuned")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     picks, elsewhere = ([*map(pick_of, mapped(study.stage("map")))] for study in held_out)
     menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
@@ -306,19 +315,13 @@ def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
             [as_published(of["cublas"]) for of in over("short").values()],
             "short",
         ),
-        (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn"),
+        (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn-again"),
         (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
         (
             f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean_of(elsewhere).median:.3f}x",
             "isolated",
             picks,
             "map-held-out",
-        ),
-        (
-            f"{len(picked)} of the short ones, {untuned}",
-            "isolated",
-            picked,
-            "short-again",
         ),
     ]
     return [(*line[:2], figure(line[2]), mark_of(line[3])) for line in lists]
@@ -376,7 +379,7 @@ def standing() -> str:
     gone, code = no_longer_served(), todays_code().standings(measured_kernels("suite"))
     changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
     before = [str(problem) for problem, one in code.items() if one == EARLIER]
-    others = f" ({EARLIER} for {', '.join(before)})" if CURRENT in code.values() and before else ""
+    others = f" ({', '.join(before)} [were timed again](#again-on-h200s))" if CURRENT in code.values() and before else ""
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "

@@ -275,6 +275,9 @@ LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channel
 COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
 """Titles of the tables of a decoder layer: few sizes tuned; all picked."""
 
+LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles in (LAYER, COMPILED))
+"""Titles of later tables, of CUDA graphs alone."""
+
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 """Titles of the tables of a model, a step of training, a layer of experts."""
@@ -283,12 +286,10 @@ EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 def in_models(examples: Path | None = None) -> str:
     """Sentence on patched models and fused layers, each as the least and the greatest of its speedups."""
     tables = example_tables(examples)
-    layers_timed = (tables[title]["rows"] for title in LAYER)
-    timed = [row for rows in layers_timed for row in rows]
+    timed, compiled = (tables[title]["rows"] for title in (LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS))
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
-    compiled = [row for title in COMPILED for row in tables[title]["rows"]]
     beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
     return wrapped(
         f"In models, on NVIDIA H200s, in CUDA graphs: a patched layer of Llama-3-8B runs at {layer} the speed of "

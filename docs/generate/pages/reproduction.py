@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.fresh import LAST_SEEDS
-from docs.generate.pages.comparisons import ON_H100S, STEADY
+from docs.generate.pages.comparisons import ON_H100S, ON_H200S, STEADY
 from docs.generate.pages.prices import invariant_on_h100
 from docs.generate.pages.sources import recorded
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady, seconds_of
@@ -28,7 +28,7 @@ COMPARED = (
         ("suite-chained-on-h100",),
         "hopper-gemm compare --context chained --against cublas,heuristics",
     ),
-    ("the same on H200s", ("suite",), "hopper-gemm compare"),
+    ("the same on H200s", ON_H200S, "hopper-gemm compare --against cublas,heuristics"),
     (
         "24 FP8 problems on H100s",
         ("fp8-tuned",),

@@ -11,7 +11,16 @@ import pandas as pd
 from docs.generate.measurements import measurement
 from docs.generate.pages.comparisons import figure
 from docs.generate.pages.means import of_boards, of_row
-from docs.generate.pages.prices import COMPILED, EXPERTS, LAYER, MODEL, STEP, example_tables
+from docs.generate.pages.prices import (
+    COMPILED,
+    COMPILED_IN_GRAPHS,
+    EXPERTS,
+    LAYER,
+    LAYER_IN_GRAPHS,
+    MODEL,
+    STEP,
+    example_tables,
+)
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.tables.pivot import markdown
 
@@ -65,12 +74,12 @@ def ways(examples: Path | None = None) -> str:
             "torch",
             "`python examples/patched_model.py`",
         ),
-        ("CUDA graphs, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched graph"), "torch", example),
-        ("CUDA graphs, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused graph"), "torch", example),
+        ("CUDA graphs, unchanged", "`hopper_gemm.patch(model)`", layer((LAYER_IN_GRAPHS,), "patched graph"), "torch", example),
+        ("CUDA graphs, three lines changed", "`linear`, `swiglu`", layer((LAYER_IN_GRAPHS,), "fused graph"), "torch", example),
         (
             "torch.compile in CUDA graphs",
             "`linear`, `swiglu`, and stay compiled",
-            layer(COMPILED, "fused, compiled graph"),
+            layer((COMPILED_IN_GRAPHS,), "fused, compiled graph"),
             "torch.compile",
             compiled,
         ),
@@ -84,7 +93,7 @@ def ways(examples: Path | None = None) -> str:
         (
             "torch.compile",
             "leaving the compiler: **do not**",
-            layer(COMPILED, "fused graph"),
+            layer((COMPILED_IN_GRAPHS,), "fused graph"),
             "torch.compile",
             compiled,
         ),

@@ -96,6 +96,8 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "suite-tuned-on-h100": 24,
         "suite-tuned-on-h100-second": 24,
         "suite": 24,
+        "suite-beside-lists": 24,
+        "suite-beside-lists-second": 24,
         "suite-chained": 24,
         "short": 24,
         "fp8-tuned": 24,
@@ -103,10 +105,9 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "fp8-blocks-tuned": 24,
         "suite-chained-on-h100": 24,
         "steady-on-h100": 1,
-        "fresh-8": 60,
-        "fresh-9": 59,
-        "drawn": 13,
-        "short-again": 8,
+        "fresh-10": 60,
+        "fresh-11": 60,
+        "drawn-again": 13,
         "map-held-out": 134,
     }
     assert {one.code != "" and one.dsl != "" for name in MARKED for one in measured_kernels(name)} == {True}
