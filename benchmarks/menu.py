@@ -3,9 +3,9 @@
     python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
     python -m benchmarks.menu choose > hopper_gemm/model/menu.json
 
-Problems: those of the tuned table's isolated bursts, of maps and of drawn lists that were measured and are not held out,
-divided by a seed: one half chooses, the other judges; and problems of sweeps/shapes/map.toml that are not held out, and
-some drawn by seeds (benchmarks/fresh.py).
+Problems: those of the tuned table's isolated bursts, of maps and of drawn lists that were measured and are not held
+out, divided by a seed: one half chooses, the other judges; and problems of sweeps/shapes/map.toml that are not held
+out, and some drawn by seeds (benchmarks/fresh.py).
 
 Speeds, as a share of the best known of a problem, never above 1:
 
@@ -15,9 +15,9 @@ Speeds, as a share of the best known of a problem, never above 1:
 * on a problem of the map, the prediction over the best prediction of all binaries.
 
 A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was measured;
-the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, half as much; and those
-that take longer, a fourth: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one by
-one, each the binary that adds most (greedy).
+the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, half as much; and
+those that take longer, a fourth: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one
+by one, each the binary that adds most (greedy).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import atanh, ceil, log, sqrt, tanh
 from typing import Any
@@ -27,7 +27,6 @@ from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, ma
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries, results_root, slug
 from hopper_gemm.tune.limits import waves
 from hopper_gemm.tune.measure.verdict import Z, mean_of
@@ -231,11 +230,11 @@ def ratios_on(names: Sequence[str]) -> tuple[list[Ratio], list[Ratio]]:
 def suite_on_h200s() -> str:
     """A sentence on the suite by this version on H200s."""
     ours, fast = ratios_on(ON_H200S)
-    boards = (f"[{word}](../results/h200/{name}/compare.md)" for word, name in zip(("one", "another"), ON_H200S))
+    one, other = (f"../results/h200/{name}/compare.md" for name in ON_H200S)
     return wrapped(
-        f"The same configs by this version's machine code, beside cuBLASLt's heuristic lists, on {' board, on '.join(boards)}: "
-        f"{figure(ours)} over `torch.mm`, {figure(fast)} over the faster of it and the lists, behind on "
-        f"{sum(one.high < 1 for one in fast)} of {len(fast)}."
+        f"What `matmul` runs there today, by this version's machine code, on [one board]({one}) and on "
+        f"[another]({other}), beside cuBLASLt's heuristic lists: {figure(ours)} over `torch.mm`, {figure(fast)} over "
+        f"the faster of it and the lists, behind on {sum(ratio.high < 1 for ratio in fast)} of {len(fast)}."
     )
 
 
@@ -379,7 +378,8 @@ def standing() -> str:
     gone, code = no_longer_served(), todays_code().standings(measured_kernels("suite"))
     changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
     before = [str(problem) for problem, one in code.items() if one == EARLIER]
-    others = f" ({', '.join(before)} [were timed again](#again-on-h200s))" if CURRENT in code.values() and before else ""
+    again = f" ({', '.join(before)} [were timed again](#again-on-h200s))"
+    others = again if CURRENT in code.values() and before else ""
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "

@@ -74,8 +74,20 @@ def ways(examples: Path | None = None) -> str:
             "torch",
             "`python examples/patched_model.py`",
         ),
-        ("CUDA graphs, unchanged", "`hopper_gemm.patch(model)`", layer((LAYER_IN_GRAPHS,), "patched graph"), "torch", example),
-        ("CUDA graphs, three lines changed", "`linear`, `swiglu`", layer((LAYER_IN_GRAPHS,), "fused graph"), "torch", example),
+        (
+            "CUDA graphs, unchanged",
+            "`hopper_gemm.patch(model)`",
+            layer((LAYER_IN_GRAPHS,), "patched graph"),
+            "torch",
+            example,
+        ),
+        (
+            "CUDA graphs, three lines changed",
+            "`linear`, `swiglu`",
+            layer((LAYER_IN_GRAPHS,), "fused graph"),
+            "torch",
+            example,
+        ),
         (
             "torch.compile in CUDA graphs",
             "`linear`, `swiglu`, and stay compiled",
