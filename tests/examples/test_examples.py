@@ -113,7 +113,7 @@ def test_a_fused_layer_is_traced_whole(llama, example):
 def test_what_is_tuned_is_counted_and_left_aside_where_that_is_asked(llama, example, capsys, monkeypatch):
     with torch.device("meta"):
         layer = example("decoder").Layer(example("decoder").LLAMA_3_8B).to(torch.bfloat16)
-    assert llama.picked(layer, 1) == "2 of 4"  # 1x4096x4096 and 1x6144x4096 are tuned
+    assert llama.picked(layer, 1) == "1 of 4"  # gate and up, which are one gated launch
     monkeypatch.setattr(llama, "hopper", lambda: True)
     rows = llama.main(["--tiny", "--picked"])
     assert llama.picked(layer, 1) == "4 of 4"

@@ -177,10 +177,9 @@ def headline() -> str:
         both = figure(map(faster, fp8)) if lists else ""
         what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, {scales}, over torch's `scaled_mm`"
         lines.append((what, "isolated", ours, both, mark_of(name)))
-    short, *_, picked = _others("docs/suite.md")
+    *_, picked = _others("docs/suite.md")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
-    lines.append((*short[:3], "", short[3]))
     lines.append((*picked[:3], f"{harder[0]}; H100s {harder[1]}", picked[3]))
     for seed in LAST_SEEDS:
         anew = mapped(recorded(seed).stage("map"))
@@ -214,8 +213,7 @@ def result(suite: str = "suite.md") -> str:
     return wrapped(
         f"{len(suite_cells())} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
         f"H100s, {h100_faster.median:.3f}x that of the faster of it and cuBLASLt; {ours.median:.3f}x and "
-        f"{fast.median:.3f}x on NVIDIA H200s, each by configs tuned on that kind ([geometric means]({suite}), "
-        f"each known to {widest:.1%})."
+        f"{fast.median:.3f}x on NVIDIA H200s, tuned on each ([geometric means]({suite}), known to {widest:.1%})."
     )
 
 

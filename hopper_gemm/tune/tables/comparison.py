@@ -15,7 +15,7 @@ import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import CONTEXTS, results_root
+from hopper_gemm.model.tuned import CONTEXTS, results_root, slug
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.files import shown
@@ -80,16 +80,17 @@ def recorded(
     folder: Path | None,
 ) -> Study:
     """Return the comparison in the folder, else the recorded one with most of the problems and baselines: of folders
-    with the given names, then of studies with such a name, tuned and not archived, the newest first. Rows of other
-    problems, baselines, regimes and contexts (``mode``) are left out. The first wins a tie.
+    with the given names, then of studies with such a name, tuned and not archived, those of H100s before others, the
+    newest first. Rows of other problems, baselines, regimes and contexts (``mode``) are left out. The first wins a tie.
 
     Raises:
         ResultsError: no folder has a matching row.
     """
     by_name = [path for name in names for path in recorded_folders(name)]
     origins = {at: read_provenance(at) for at in recorded_folders() if results_root() / "archive" not in at.parents}
-    newest = sorted(origins, key=lambda at: str(origins[at]["created"]), reverse=True)
-    by_study = [at for at in newest if origins[at]["study"] in names and origins[at]["spec"].get("config") == "tuned"]
+    tuned = [at for at, of in origins.items() if of["study"] in names and of["spec"].get("config") == "tuned"]
+    newest = sorted(tuned, key=lambda at: str(origins[at]["created"]), reverse=True)
+    by_study = sorted(newest, key=lambda at: slug(origins[at]["gpu"]["name"]) != "h100")
     wanted, studies = {(problem, name, *mode) for problem in problems for name in against}, []
     for path in [folder] if folder else dict.fromkeys([*by_name, *by_study]):
         if "config" not in read_provenance(path)["spec"]:
