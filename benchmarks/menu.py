@@ -16,8 +16,8 @@ Speeds, as a share of the best known of a problem, never above 1:
 
 A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was measured;
 the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, half as much; and
-those that take longer, a fourth: few of the others, they alone are run by the dynamic scheduler. The menu is chosen one
-by one, each the binary that adds most (greedy).
+those that take longer, a fourth: these are few, and the dynamic scheduler runs them alone. The menu is chosen one by
+one, each the binary that adds most (greedy).
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ NEAR = 0.15
 EVERY = 2
 """Of the map's problems every second one is looked at."""
 
-DRAWN = ("fresh-", "wider", "map", "between")
-"""Beginnings of the names of studies whose problems count as searched."""
+MEASURED = ("fresh-", "wider", "map", "between")
+"""Beginnings of the names of studies whose problems count as searched, though no search was made of them."""
 
 SEEDS = range(1001, 1013)
 """Seeds of problems (:mod:`benchmarks.fresh`) that are looked at beside the map's, in turns on either GPU; none of them
 is measured."""
 
 LEAST = 8
-"""Kernels of a problem at least."""
+"""A problem of which fewer kernels were timed does not count. Of the shortest maps there are eight picks."""
 
 CLOSE = 0.03
 """Measured binaries are offered that are slower than the best of a problem by this much at most."""
@@ -198,13 +198,13 @@ def entries() -> list[TunedEntry]:
 
 @cache
 def searched() -> dict[Case, Searched]:
-    """The tuned table's problems with their rows of H200s, and those of :data:`DRAWN` with the rows of either GPU, in
-    isolated bursts; neither those held out nor those that judge."""
+    """The tuned table's problems with their rows of H200s, and those of :data:`MEASURED` with the rows of either GPU,
+    in isolated bursts; neither those held out nor those that judge."""
     held, tuned = read_held_out(), {one.problem for one in entries() if one.context == "isolated"}
     rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
         kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
-        also = folder.name.startswith(DRAWN) and folder.name not in LAST_SEEDS
+        also = folder.name.startswith(MEASURED) and folder.name not in LAST_SEEDS
         if not kind or not (also or kind == "h200"):
             continue
         for row in read_study(folder).stage("sweep", "final", "map"):
@@ -304,6 +304,8 @@ def data() -> tuple[list[Kernel], list[Case], list[Case], np.ndarray]:
     fitted = list(dict.fromkeys(Case(filled_up(one.problem())) for one in listed if not one.held_out))[::EVERY]
     boards = zip(SEEDS, cycle(CHIPS.values()), strict=False)
     fitted += [Case(filled_up(problem), chip) for seed, chip in boards for _, problem in drawn(seed)]
+    measured = {case.problem for case in tuned}
+    fitted = [case for case in fitted if case.problem not in measured]
     return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted])
 
 
@@ -330,8 +332,10 @@ def curve() -> list[dict[str, float]]:
     prediction alone; and of the map's held-out problems, on which nothing was chosen. The last row is of all binaries
     but those that only the judging half's searches found."""
     kernels, tuned, fitted, table = data()
-    order = random.Random(SEED).sample(range(len(tuned)), len(tuned))
-    one, other = sorted(order[: len(order) // 2]), sorted(order[len(order) // 2 :])
+    problems = list(dict.fromkeys(case.problem for case in tuned))
+    chosen_by = set(random.Random(SEED).sample(problems, len(problems) // 2))
+    one = [index for index, case in enumerate(tuned) if case.problem in chosen_by]
+    other = [index for index, case in enumerate(tuned) if case.problem not in chosen_by]
     mapped = range(len(tuned), len(table))
     chosen = greedy(table[[*one, *mapped]], weights(len(one), fitted), SIZES[-1])
     listed = read_shapes(suite_file().with_name("map.toml")).problems

@@ -36,9 +36,9 @@ PROBLEMS = [
 
 
 def measured(problem, constants=FITTED):
-    """Bursts of twenty kernels that take what the model says with these constants."""
+    """Bursts of 40 kernels that take what the model says with these constants."""
     rng = random.Random(str(problem))
-    kernels = tuple(rng.sample([one for one in menu() if is_legal(one, problem)], 20))
+    kernels = tuple(rng.sample([one for one in menu() if is_legal(one, problem)], 40))
     seconds = np.array([predict(one, problem, constants=constants).seconds for one in kernels])
     return Bursts(problem, kernels, seconds, seconds.min() / seconds, float(seconds.min() * 1e6))
 

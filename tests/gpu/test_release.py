@@ -39,7 +39,7 @@ LAUNCHES = 3
 """The last is looked at: by then instructions and descriptors are where they are needed."""
 
 TRIES = 5
-"""Of a faulty kernel: whether a load overtakes the reads that it must wait for is chance."""
+"""Times that a faulty kernel is looked at: it is chance whether a load overtakes the reads that it must wait for."""
 
 LIMIT = 20.0
 """Seconds for the launches of a kernel; a faulty one that hangs is killed then."""

@@ -26,9 +26,10 @@ from docs.generate.pages.wording import short_label, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import pick
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import recorded_entries, results_root, slug
-from hopper_gemm.tune.limits import waves
+from hopper_gemm.tune.limits import CHIPS, waves
 from hopper_gemm.tune.measure.verdict import Z, mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
@@ -183,7 +184,10 @@ def headline() -> str:
     lines.append((*picked[:3], f"{harder[0]}; H100s {harder[1]}", picked[3]))
     for seed in LAST_SEEDS:
         anew = mapped(recorded(seed).stage("map"))
+        picks = [(row.point.problem, row.point.config) for row in figure_rows(seed) if row.point.against == "cublas"]
+        others = sum(choose(problem, CHIPS["h100"]).compiled() != config.compiled() for problem, config in picks)
         what = f"{len(anew)} untuned problems, [drawn anew](docs/menu.md#what-a-pick-is-worth), on an H100"
+        what += f"; today's menu has another kernel for {others}" if others else ""
         lines.append((what, "isolated", figure(map(pick_of, anew)), figure(map(over_faster, anew)), mark_of(seed)))
     capped = over("steady-on-h100", regime="steady")["8192x8192x8192"]
     best, harder_one = widened(capped["cublas"]), widened(min(capped.values(), key=lambda one: one["speedup"]))
@@ -230,9 +234,10 @@ def suite_on_h200s() -> str:
     ours, fast = ratios_on(ON_H200S)
     one, other = (f"../results/h200/{name}/compare.md" for name in ON_H200S)
     return wrapped(
-        f"What `matmul` runs there today, by this version's machine code, on [one board]({one}) and on "
-        f"[another]({other}), beside cuBLASLt's heuristic lists: {figure(ours)} over `torch.mm`, {figure(fast)} over "
-        f"the faster of it and the lists, behind on {sum(ratio.high < 1 for ratio in fast)} of {len(fast)}."
+        f"The tuned configs on [one board]({one}) and on [another]({other}), beside cuBLASLt's heuristic lists in "
+        f"place of some thousand algorithms: {figure(ours)} over `torch.mm`, {figure(fast)} over the faster of it and "
+        f"the lists, behind on {sum(ratio.high < 1 for ratio in fast)} of {len(fast)}. The machine code is "
+        f"{mark_of(ON_H200S[0])}."
     )
 
 
@@ -375,9 +380,7 @@ def standing() -> str:
     )
     gone, code = no_longer_served(), todays_code().standings(measured_kernels("suite"))
     changed = f", but for {', '.join(gone)}, which runs another one since" if gone else ""
-    before = [str(problem) for problem, one in code.items() if one == EARLIER]
-    again = f" ({', '.join(before)} [were timed again](#again-on-h200s))"
-    others = again if CURRENT in code.values() and before else ""
+    others = "; all were [timed again](#again-on-h200s)" if EARLIER in code.values() else ""
     return wrapped(
         f"The kernel is ahead of both baselines on {len(ahead)} problems by the whole interval, and behind one of them "
         f"on {len(behind)}{': ' if behind else ''}{', '.join(behind)}. On the other {len(even)} it cannot be told from "

@@ -285,7 +285,8 @@ def listed_by_heuristics() -> tuple[list[tuple[str, ...]], str]:
         lines.append((f"{m}x{n}x{k}", f"{len(timed)} of {len(theirs)}", *shares, _best([now], best)))
     kept, (their_mean, our_mean) = sum(bool(line[-1]) for line in lines), map(share_of_best, zip(*beside, strict=True))
     return lines, wrapped(
-        f"{counts[0]} of its {counts[1]} configs are kernels of the menu; the others were not timed: that needs a GPU. "
+        f"{counts[0]} of its {counts[1]} configs are kernels of the menu of then; the others were not timed: that "
+        "needs a GPU. "
         f"On the {len(beside)} problems with any of them its best of 16 has {their_mean} of the best, our model's "
         f"first of the same rows {our_mean}. Today's pick, its walk included, is among the rows on "
         f"{kept} of the {len(lines)} problems."
