@@ -37,8 +37,7 @@ OF_README = (
     *(ON_H100S[0], "suite-chained-on-h100", ON_H200S[0], "invariant", *FP8_TUNED, "short", "map-held-out"),
     *(*LAST_SEEDS, "steady-on-h100"),
 )
-"""Rows behind the lines of README's table, in the order of :func:`claims_of_readme`. Those of an earlier version stand
-on :data:`ELSEWHERE` alone."""
+"""Rows behind the lines of :func:`claims_of_readme`, in its order: those of README's table, and :data:`ELSEWHERE`."""
 
 ELSEWHERE = {"short": "docs/suite.md", "map-held-out": "docs/menu.md"}
 
@@ -141,8 +140,7 @@ def claims() -> list[Claim]:
     readme = zip(claims_of_readme(), OF_README, strict=True)
     listed = []
     for (what, command, *_), rows in readme:
-        page = README if code_of(rows) == CURRENT else ELSEWHERE.get(rows, README)
-        listed.append((page, what, rows, f"{command.replace(' --out FILE', '')} --out OUT"))
+        listed.append((ELSEWHERE.get(rows, README), what, rows, f"{command.replace(' --out FILE', '')} --out OUT"))
     listed += [(*other[:3], other[3].format(f"sweeps/shapes/{SHAPES.get(other[2])}.toml")) for other in OTHERS]
     for folder, page in SWEEPS.items():
         for path in sorted((ROOT / "sweeps" / folder).glob("*.toml")):

@@ -178,10 +178,6 @@ def headline() -> str:
         both = figure(map(faster, fp8)) if lists else ""
         what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, {scales}, over torch's `scaled_mm`"
         lines.append((what, "isolated", ours, both, mark_of(name)))
-    *_, picked = _others("docs/suite.md")
-    held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
-    harder = [mean_figure(map(over_faster, mapped(study.stage("map")))) for study in held_out]
-    lines.append((*picked[:3], f"{harder[0]}; H100s {harder[1]}", picked[3]))
     for seed in LAST_SEEDS:
         anew = mapped(recorded(seed).stage("map"))
         picks = [(row.point.problem, row.point.config) for row in figure_rows(seed) if row.point.against == "cublas"]
@@ -291,47 +287,24 @@ def _once(row: Row) -> Ratio:
     return as_published({**row.figures, "looks": (1,)})
 
 
-def _others(suite: str = "") -> list[tuple[str, str, str, str]]:
-    """Lists beside the suite: problems, context, figure over torch.mm, machine code.
-
-    Args:
-        suite: address of the page that tells of them; empty on that page.
-    """
-
-    def link(text: str, anchor: str) -> str:
-        return f"[{text}]({suite}#{anchor})" if suite else text
-
+def others() -> str:
+    """Table of the lists beside the suite: problems, context, figure over torch.mm, machine code."""
     drawn = [row for row in recorded("drawn").stage("compare") if row.ok]
     multiples = [_once(row) for row in figure_rows("drawn-again") if row.point.against == "cublas"]
-    short = link("24 short problems", "short-and-random-problems")
-    random = link(f"{len(drawn)} random problems", "short-and-random-problems")
     held_out = recorded("map-held-out"), on_h100s("map-held-out-again")
     picks, elsewhere = ([*map(pick_of, mapped(study.stage("map")))] for study in held_out)
-    menu = f"{suite.removesuffix('suite.md')}menu.md#what-a-pick-is-worth"
-    off, padded = out_of_reach_published(), link("padded at each call", "rows-that-tma-cannot-reach")
+    untuned = f"{len(picks)} [held-out](menu.md#what-a-pick-is-worth) untuned problems, as picked"
+    off, padded = out_of_reach_published(), "[padded at each call](#rows-that-tma-cannot-reach)"
     more = len(off.keys() - {str(row.point.problem) for row in drawn})
+    short = [as_published(of["cublas"]) for of in over("short").values()]
     lists = [
-        (
-            f"{short}, 2 to 12 us of `torch.mm`",
-            "isolated",
-            [as_published(of["cublas"]) for of in over("short").values()],
-            "short",
-        ),
-        (f"{len(multiples)} of {random}, n and k multiples of 8", "isolated", multiples, "drawn-again"),
-        (f"the other {len(off) - more} and {more} more, {padded}", "isolated", off.values(), "ragged"),
-        (
-            f"{len(picks)} [held-out]({menu}) untuned problems, as picked; H100s {mean_of(elsewhere).median:.3f}x",
-            "isolated",
-            picks,
-            "map-held-out",
-        ),
+        ("24 short problems, 2 to 12 us of `torch.mm`", short, "short"),
+        (f"{len(multiples)} of {len(drawn)} random problems, n and k multiples of 8", multiples, "drawn-again"),
+        (f"the other {len(off) - more} and {more} more, {padded}", off.values(), "ragged"),
+        (f"{untuned}; H100s {mean_of(elsewhere).median:.3f}x", picks, "map-held-out"),
     ]
-    return [(*line[:2], figure(line[2]), mark_of(line[3])) for line in lists]
-
-
-def others() -> str:
-    """Table of the lists beside the suite."""
-    return markdown(("problems", "context", "over `torch.mm`", MARK.format("")), _others())
+    lines = [(what, "isolated", figure(ratios), mark_of(name)) for what, ratios, name in lists]
+    return markdown(("problems", "context", "over `torch.mm`", MARK.format("")), lines)
 
 
 def suite() -> str:

@@ -63,8 +63,8 @@ def reproduction() -> str:
 
 
 def claims_of_readme() -> list[tuple[str, ...]]:
-    """Return what README's table claims, lines of an earlier version, which stand on other pages, among it: what,
-    command, minutes of timing, tolerance of the geometric mean."""
+    """Return what README's table claims, and two lists that stand on other pages: what, command, minutes of timing,
+    tolerance of the geometric mean."""
     lines = [_compared(*claim) for claim in COMPARED]
     lines.insert(3, _invariant())
     lines.append(_mapped("", "map-held-out", HELD_OUT))
