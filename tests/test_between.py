@@ -52,9 +52,8 @@ def test_the_sweep_times_the_picks_and_the_others_of_each_problem_alone(tmp_path
 
 def test_rows_are_judged_by_the_best_inside_and_outside_of_the_menu():
     lines = between.judged(ROOT / "results/archive/h200/2026-11-24-map-picks")
-    told = [found for line in lines if (found := re.match(r"\S+: pick (\S+), menu (\S+) \(", line))]
+    told = [re.match(r"\S+: pick (\S+), menu (\S+) \(", line) for line in lines]
     assert len(lines) == 35
-    assert len(told) > 20, "of the others no kernel of the menu was timed"
     assert all(float(one[1]) <= float(one[2]) or one[1] == "nan" for one in told)
     (line,) = between.judged(ROOT / "results/archive/h200/2026-11-21-tune-2304x2304x4096-burst")
     assert re.fullmatch(r"2304x2304x4096: pick nan, beyond 0.996 \(384x112x64 .*\)", line)

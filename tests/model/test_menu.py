@@ -151,7 +151,7 @@ def test_the_ranking_is_that_of_all_predictions(columns):
         assert choose(problem) == next(iter(found.values()))
 
 
-@pytest.mark.parametrize("sizes", [(16384, 16384, 16384), (24576, 8192, 28672), (16384, 8192, 8192)])
+@pytest.mark.parametrize("sizes", [(16384, 16384, 16384), (8192, 8192, 28672), (16384, 8192, 8192)])
 def test_a_long_launch_is_paced(sizes):
     """Of two kernels of equal predicted time the one whose CTAs stay together."""
     assert choose(GemmProblem(*sizes)).pace > 0
@@ -231,7 +231,7 @@ def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
     assert 0 < len(gates) <= len(GATES), "the menu may hold some of them"
     assert all(is_legal(one, GemmProblem(64, 28672, 4096), GATED) for one in gates)
     found = {choose(GemmProblem(m, 28672, 4096), finish=GATED).compiled() for m in range(1, 65)}
-    assert found & gates, "of few rows much of the menu pairs columns badly"
+    assert found <= gates, "of few rows the menu pairs columns badly"
     for finish in (None, Epilogue(activation="silu"), Epilogue(residual=True)):
         assert choose(GemmProblem(16, 28672, 4096), finish=finish).compiled() not in gates
 
