@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import need_hopper
-from benchmarks.fresh import drawn
+from benchmarks.fresh import drawn_in_fp8
 from hopper_gemm.compiler.store import KernelId, default_store
 from hopper_gemm.model.lookup import use_table
 from hopper_gemm.model.problem import BLOCK
@@ -57,10 +57,9 @@ COLUMNS = (
 
 
 def drawn_sizes(seed: int) -> list[tuple[int, int, int]]:
-    """Sizes that nobody chose: four of each kind of :mod:`benchmarks.fresh`, n rounded to a multiple of 16 and k of a
-    block. A seed is used once, and not there as well: it would draw some of the same sizes."""
-    sizes = [(problem.m, problem.n, problem.k) for _, problem in drawn(seed, 4)]
-    return [(m, max(16, 16 * round(n / 16)), max(BLOCK, BLOCK * round(k / BLOCK))) for m, n, k in sizes]
+    """Sizes that nobody chose: four of each kind. A seed is used once, and not by :mod:`benchmarks.fresh` as well: it
+    would draw some of the same sizes."""
+    return [(problem.m, problem.n, problem.k) for _, problem in drawn_in_fp8(seed, 4)]
 
 
 def problem_of(sizes: tuple[int, int, int], recipe: str) -> ScaledProblem:

@@ -1,4 +1,5 @@
-"""Draw problems that nobody chose: ``python -m benchmarks.fresh SEED > FILE.toml``, ten of each of six kinds.
+"""Draw problems that nobody chose: ``python -m benchmarks.fresh SEED > FILE.toml``, ten of each of six kinds; with
+``--fp8`` of FP8, and with ``--each N`` that many of a kind.
 
 A seed is used once, after everything is fitted: a model that was looked at on its problems can no longer be judged by
 them. ``hopper-gemm map --shapes FILE.toml --out results/<gpu>/fresh/SEED`` measures them; the rows become training data
@@ -14,17 +15,18 @@ Kinds, sizes log-uniform:
 * wide: m or n of 8 to 512, the other of 4096 to 65536, k of 64 to 8192, in multiples of 8.
 
 The four layouts take turns within a kind. Rows of A contiguous along k may be any number, others a multiple of 8, which
-TMA reaches.
+TMA reaches. Those of FP8 lie along k, n in multiples of 16 and k of 128, and take turns among :data:`RECIPES`.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 from collections.abc import Callable, Iterator
 from math import log2
 
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import BLOCK, GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 
 LAST_SEEDS = ("fresh-10", "fresh-11")
 """Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
@@ -33,6 +35,9 @@ KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")
 EACH, LAYOUTS = 10, ("kk", "mk", "kn", "mn")
 LARGEST = 2**41
 """Most m * n * k: some 6 ms."""
+
+RECIPES = (("tensor", 0), ("row", BLOCK), ("blocks", BLOCK))
+"""Scales of FP8 problems, and the elements of k between promotions."""
 
 
 def drawn(seed: int, each: int = EACH) -> Iterator[tuple[str, GemmProblem]]:
@@ -64,21 +69,31 @@ def drawn(seed: int, each: int = EACH) -> Iterator[tuple[str, GemmProblem]]:
             yield kind, GemmProblem(8 * max(1, round(m / 8)) if layouts[0] == "m" else m, n, k, layouts=layouts)
 
 
-def shapes(seed: int) -> str:
+def drawn_in_fp8(seed: int, each: int = EACH) -> Iterator[tuple[str, ScaledProblem]]:
+    """Problems of FP8 with their kinds."""
+    for number, (kind, problem) in enumerate(drawn(seed, each)):
+        n, k = (max(step, step * round(side / step)) for side, step in ((problem.n, 16), (problem.k, BLOCK)))
+        scales, promote = RECIPES[number % len(RECIPES)]
+        yield kind, ScaledProblem(problem.m, n, k, "e4m3_bf16", promote=promote, scales=scales)
+
+
+def shapes(seed: int, each: int = EACH, fp8: bool = False) -> str:
     """The text of a list of problems."""
-    problems = dict.fromkeys(drawn(seed))
     lines = [
-        f'name = "fresh-{seed}"',
+        f'name = "fresh-{"fp8-" if fp8 else ""}{seed}"',
         'question = "What are picks worth on problems that nobody chose?"',
         "problems = [",
-        *(
-            f'  {{ m = {p.m}, n = {p.n}, k = {p.k}, layouts = "{p.layouts}", family = "{kind}" }},'
-            for kind, p in problems
-        ),
-        "]",
     ]
-    return "\n".join([*lines, ""])
+    for kind, p in dict.fromkeys(drawn_in_fp8(seed, each) if fp8 else drawn(seed, each)):
+        recipe = f', dtype = "{p.dtype}", scales = "{p.scales}", promote = {p.promote}' if fp8 else ""
+        lines.append(f'  {{ m = {p.m}, n = {p.n}, k = {p.k}, layouts = "{p.layouts}"{recipe}, family = "{kind}" }},')
+    return "\n".join([*lines, "]", ""])
 
 
 if __name__ == "__main__":
-    print(shapes(int(sys.argv[1])), end="")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fresh", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--each", type=int, default=EACH, metavar="N")
+    parser.add_argument("--fp8", action="store_true")
+    given = parser.parse_args()
+    print(shapes(given.seed, given.each, given.fp8), end="")

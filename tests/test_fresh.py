@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.fresh import EACH, KINDS, LARGEST, LAYOUTS, drawn, shapes
+from benchmarks.fresh import EACH, KINDS, LARGEST, LAYOUTS, RECIPES, drawn, drawn_in_fp8, shapes
 from hopper_gemm.tune.study.shapes import read_shapes
 
 
@@ -24,3 +24,11 @@ def test_a_list_of_drawn_problems_can_be_mapped(tmp_path):
     path = tmp_path / "list.toml"
     path.write_text(shapes(7))
     assert [section.problem() for section in read_shapes(path).problems] == [problem for _, problem in drawn(7)]
+
+
+def test_a_list_of_drawn_problems_of_fp8_can_be_mapped_and_has_every_recipe(tmp_path):
+    path, wanted = tmp_path / "list.toml", [problem for _, problem in drawn_in_fp8(7, 3)]
+    path.write_text(shapes(7, 3, fp8=True))
+    assert [section.problem() for section in read_shapes(path).problems] == wanted
+    assert len(wanted) == 3 * len(KINDS)
+    assert {(problem.scales, problem.promote) for problem in wanted} == set(RECIPES)
