@@ -69,21 +69,22 @@ class Bursts:
 
 
 @cache
-def bursts_of(context: str, folders: Sequence[Path] | None = None) -> tuple[Bursts, ...]:
-    """The recorded bursts of a context over torch.mm on random normal data, of sweeps, finals and maps, problem by
-    problem, those of one kind of GPU at a time: of operands of 16 bits that TMA reaches, and at least :data:`LEAST`
-    kernels; isolated without PDL, which is not picked there.
+def bursts_of(context: str, folders: Sequence[Path] | None = None, fp8: bool = False) -> tuple[Bursts, ...]:
+    """The recorded bursts of a context over torch on random normal data, of sweeps, finals and maps, problem by
+    problem, those of one kind of GPU at a time: of operands that TMA reaches, and at least :data:`LEAST` kernels;
+    isolated without PDL, which is not picked there.
 
     Args:
         context: isolated or chained.
         folders: results folders, by default all recorded ones but those that judge.
+        fp8: True for operands of 8 bits, else of 16.
     """
     found: dict[tuple[GemmProblem, str], dict[Kernel, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for study in map(read_study, _fitted_to() if folders is None else folders):
         kind = slug(study.provenance["gpu"]["name"])
         torn, reaching = (study.provenance["created"] < since for since in (WHOLE, MOVED))
         for row in study.stage("sweep", "final", "map"):
-            if row.ok and _usual(row, context) and not (torn and _torn(row)):
+            if row.ok and row.point.problem.is_fp8 == fp8 and _usual(row, context) and not (torn and _torn(row)):
                 kernel = row.point.config
                 found[row.point.problem, kind][ReachingOut.like(kernel) if reaching else kernel].append(row)
     return tuple(
@@ -101,7 +102,7 @@ def _usual(row: Row, context: str) -> bool:
     point = row.point
     if (point.regime, point.context, point.data, point.against) != ("burst", context, "normal", "cublas"):
         return False
-    if point.is_baseline or type(point.config) is not Kernel or point.problem.out_of_reach or point.problem.is_fp8:
+    if point.is_baseline or type(point.config) is not Kernel or point.problem.out_of_reach:
         return False
     hasty = float(row.figures["baseline_us"]) < HASTY and int(row.figures["pairs"]) == 1
     return not hasty and not (context == "isolated" and point.config.pdl)

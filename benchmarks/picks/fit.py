@@ -1,7 +1,7 @@
 """Fit the constants of :mod:`hopper_gemm.model.predict` to recorded bursts, and judge them on problems left out.
 
     python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, four minutes of two cores
-    python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file
+    python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file and corrections.json
 
 Nothing is fitted to what sweeps/shapes/held_out.toml names. The constants are fitted to all other problems, and without
 about a fifth of them at a time, dealt by a seed: what they lose on problems that they have not seen is the model's
@@ -30,7 +30,9 @@ import numpy as np
 from benchmarks.held_out import read_held_out
 from benchmarks.picks.bursts import Bursts, bursts_of
 from docs.generate.measurements import measurement, record
-from hopper_gemm.model.predict import ModelConstants, predict
+from hopper_gemm.model.correction import Correction, Tree, seen, shipped
+from hopper_gemm.model.menu import CORRECTED
+from hopper_gemm.model.predict import Fixed, ModelConstants, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
 from hopper_gemm.tune.measure.verdict import Z
@@ -80,6 +82,8 @@ longest step."""
 
 SEED, DIGITS, PARTS = 27, 3, 5
 MEASURED = suite_file().parents[2] / "results/measurements"
+FITTED_FILES = ("constants", "corrections")
+"""Files of what was fitted; the second by benchmarks/picks/correct.py, without each part of the problems."""
 
 CLOSE = 0.85
 """Kernels are near the fastest of their problem from this share of its speed on."""
@@ -177,18 +181,18 @@ def errors(constants: ModelConstants, bursts: Iterable[Bursts]) -> np.ndarray:
     return np.log(found)
 
 
-def not_held_out(context: str = "isolated") -> list[Bursts]:
+def not_held_out(context: str = "isolated", fp8: bool = False) -> list[Bursts]:
     """The bursts of problems that may be fitted to, in an order that does not depend on the folders'."""
     held = read_held_out()
-    free = (one for one in bursts_of(context) if not held.has(one.problem))
-    return sorted(free, key=lambda one: (str(one.problem), one.chip.memory_rate))
+    free = (one for one in bursts_of(context, fp8=fp8) if not held.has(one.problem))
+    return sorted(free, key=lambda one: (repr(one.problem), one.chip.memory_rate))
 
 
-def parts() -> list[list[Bursts]]:
+def parts(fp8: bool = False) -> list[list[Bursts]]:
     """The isolated problems that are not held out, dealt into :data:`PARTS` parts, each by itself: rows that are added
     later move no other problem into a part that was fitted to it."""
     dealt: list[list[Bursts]] = [[] for _ in range(PARTS)]
-    for one in not_held_out():
+    for one in not_held_out(fp8=fp8):
         dealt[random.Random(f"{SEED} {one.problem}").randrange(PARTS)].append(one)
     return dealt
 
@@ -229,33 +233,50 @@ def fitted() -> list[Constants]:
         return list(pool.map(fit, [[], *([one.problem for one in part] for part in parts())]))
 
 
-def first_choice(constants: ModelConstants, one: Bursts) -> dict[str, float]:
-    """Share of the fastest measured kernel's speed that the model's first choice has, and its mean squared errors."""
-    off = errors(constants, [one])
-    near, every = np.mean(off[one.share > CLOSE] ** 2), np.mean(np.minimum(abs(off), FAR) ** 2)
-    share = float(one.share[np.argmin(off + np.log(one.seconds))])
-    return {"torch_us": one.torch_us, "share": share, "near": float(near), "all": float(every)}
+def rows_of(one: Bursts, constants: ModelConstants) -> tuple[np.ndarray, np.ndarray]:
+    """Predicted seconds of a problem's kernels, and the launches as the trees of :mod:`.correct` see them."""
+    fixed = [Fixed(kernel, constants) for kernel in one.kernels]
+    predicted = [predict_fixed(each, one.problem, one.chip) for each in fixed]
+    figures = [seen(each, what, one.problem, one.chip) for each, what in zip(fixed, predicted, strict=True)]
+    return np.array([what.seconds for what in predicted]), np.array(figures, dtype=np.float32)
 
 
-def judged(sets: Sequence[Constants]) -> list[dict[str, Any]]:
+def first_choices(constants: ModelConstants, correction: Correction, one: Bursts) -> dict[str, dict[str, float]]:
+    """Share of the fastest measured kernel's speed that the first choice has, of the model alone and after the
+    correction of its best kernels, and the mean squared errors of each."""
+    seconds, rows = rows_of(one, constants)
+    corrected, found = seconds * correction(rows), {}
+    best = seconds.argsort(kind="stable")[:CORRECTED]
+    for name, times, chosen in (("model", seconds, best[0]), ("trees", corrected, best[corrected[best].argmin()])):
+        off = np.log(times / one.seconds)
+        near, every = np.mean(off[one.share > CLOSE] ** 2), np.mean(np.minimum(abs(off), FAR) ** 2)
+        found[name] = {"torch_us": one.torch_us, "share": float(one.share[chosen]), "near": near, "all": every}
+    return found
+
+
+def judged(sets: Sequence[Constants], trees: Sequence[Sequence[Tree]]) -> list[dict[str, Any]]:
     """Rows of results/measurements/model.csv: the share of the first choice, and how far predictions are off, by group
-    of problems and stratum of torch.mm's time. ``left out``: each part by the constants fitted without it.
+    of problems, what ranks them, and stratum of torch.mm's time. ``left out``: each part by the constants and trees
+    fitted without it.
 
     Args:
         sets: as :func:`fitted` has them.
+        trees: as :func:`benchmarks.picks.correct.fitted` has them, without the first, which is shipped.
     """
     whole, *rest = (ModelConstants(**one) for one in sets)
-    held = read_held_out()
+    held, apart = read_held_out(), list(map(Correction, trees))
     groups = {
-        "fitted to": [(whole, not_held_out())],
-        "left out": list(zip(rest, parts(), strict=True)),
-        "held out": [(whole, [one for one in bursts_of("isolated") if held.has(one.problem)])],
+        "fitted to": [(whole, shipped(), not_held_out())],
+        "left out": list(zip(rest, apart, parts(), strict=True)),
+        "held out": [(whole, shipped(), [one for one in bursts_of("isolated") if held.has(one.problem)])],
+        "FP8 left out": list(zip(rest, apart, parts(fp8=True), strict=True)),
     }
-    return [
-        {"problems": name, **row}
-        for name, group in groups.items()
-        for row in by_stratum([first_choice(constants, one) for constants, some in group for one in some])
-    ]
+    rows = []
+    for name, group in groups.items():
+        each = [first_choices(constants, correction, one) for constants, correction, some in group for one in some]
+        for by in ("model", "trees"):
+            rows += [{"problems": name, "by": by, **row} for row in by_stratum([one[by] for one in each])]
+    return rows
 
 
 def by_stratum(each: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
@@ -285,7 +306,8 @@ def main(what: Literal["constants", "judge"]) -> None:
     if what == "constants":
         path.write_text(json.dumps(fitted(), indent=1) + "\n")
     else:
-        path.write_text(text_of(judged(json.loads(measurement("measurements/constants.json").read_text()))))
+        sets, trees = (json.loads(measurement(f"measurements/{name}.json").read_text()) for name in FITTED_FILES)
+        path.write_text(text_of(judged(sets, trees)))
     record(path)
 
 

@@ -15,12 +15,13 @@ import numpy as np
 from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.correction import is_learnt, seen, shipped
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.parts import PartsAtLaunch
-from hopper_gemm.model.predict import Fixed, predict, predict_fixed
+from hopper_gemm.model.predict import Fixed, Prediction, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle
 from hopper_gemm.model.rules.invariance import STEEP, forward
@@ -48,6 +49,9 @@ GATES = (
 )
 """tile_m, tile_n and k_depth of clusters along n for gated layers, of which few kernels of the menu pair the columns.
 Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when first asked for."""
+
+CORRECTED = 8
+"""Kernels of a problem that the model ranks best and trees rank again."""
 
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
@@ -132,32 +136,56 @@ def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = Non
 
 
 def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
-    """The ``count`` binaries that the model expects to be the fastest on a problem, best first, each with the launch
-    arguments that it expects to be best; arguments as for :func:`choose`. Single CTAs of single products get their walk
+    """The ``count`` binaries that are expected to be the fastest on a problem, best first, each with the launch
+    arguments that the model expects to be best; arguments as for :func:`choose`. The model's :data:`CORRECTED` best are
+    ranked again by what launches like theirs took (:mod:`.correction`). Single CTAs of single products get their walk
     at the end (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced
     ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
+    learnt = is_learnt(problem, finish)
+    best = _by_model(problem, max(count, CORRECTED) if learnt else count, chip, finish)
+    if learnt and len(best) > 1:
+        again = best[:CORRECTED]
+        factors = shipped()([seen(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in again])
+        order = np.argsort(factors * [seconds for seconds, *_ in again], kind="stable")
+        best = [*(again[place] for place in order), *best[CORRECTED:]]
+    return [abreast(fixed.kernel, problem, chip) for _, _, fixed, _ in best[:count]]
+
+
+Candidate = tuple[float, int, Fixed, Prediction]
+"""Seconds, number of the binary, and the way to launch it with what was predicted."""
+
+
+def _by_model(problem: GemmProblem, count: int, chip: Chip, finish: Epilogue | None) -> list[Candidate]:
+    """The model's choices, each binary once."""
     offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
-    best: list[tuple[float, int, Kernel]] = []  # seconds, number of the binary, and kernel: each binary once
+    best: list[Candidate] = []
+    of_binary: dict[int, Candidate] = {}
     for kind, least in KINDS.items():
         if kind not in offers or (best and best[0][0] < least):
             continue
         for bound, number, fixed in offers[kind].by_bound(problem, finish):
-            pace = PACED if fixed.kernel.pace else 1.0
+            pace, other = PACED if fixed.kernel.pace else 1.0, of_binary.get(number)
             if len(best) == count and bound * pace > best[-1][0]:
                 break  # all others take longer: they need no prediction
+            if other is not None and bound * pace > other[0]:
+                continue  # its binary has a faster way to launch
             if pair_reasons(fixed.kernel, problem, finish):
                 continue
             if problem.padded:
                 fixed = Fixed(behind_padding(fixed.kernel, problem))
-            best.append((predict_fixed(fixed, problem, chip, finish).seconds * pace, number, fixed.kernel))
-            first: dict[int, tuple[float, int, Kernel]] = {}
-            for item in sorted(best, key=lambda item: (*item[:2], item[2].part_order == "part", item[2].raster)):
-                first.setdefault(item[1], item)
-            best = [*first.values()][:count]
-    return [abreast(kernel, problem, chip) for _, _, kernel in best]
+            predicted = predict_fixed(fixed, problem, chip, finish)
+            way = (predicted.seconds * pace, number, fixed, predicted)
+            of_binary[number] = way if other is None else min(way, other, key=_order)
+            best = sorted(of_binary.values(), key=_order)[:count]
+    return best
+
+
+def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
+    seconds, number, fixed, _ = candidate
+    return seconds, number, fixed.kernel.part_order == "part", fixed.kernel.raster
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:
