@@ -97,7 +97,7 @@ def compiled(theirs: Layer, fused: FusedLayer) -> dict[str, Any]:
         best, ours = (torch.compile(layer, backend="eager", dynamic=False) for layer in (theirs, fused))
     else:
         best = torch.compile(theirs, mode="max-autotune-no-cudagraphs", dynamic=False)
-        ours = torch.compile(fused, dynamic=False)
+        ours = torch.compile(fused, mode="max-autotune-no-cudagraphs", dynamic=False)
     return {"compiled": best, "fused": fused, "fused, compiled": ours}
 
 
