@@ -31,6 +31,9 @@ from hopper_gemm.model.recipe import ScaledProblem
 LAST_SEEDS = ("fresh-12", "fresh-13")
 """Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
 
+LAST_OF_FP8 = "fresh-fp8-101"
+"""The same of FP8."""
+
 KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")
 EACH, LAYOUTS = 10, ("kk", "mk", "kn", "mn")
 LARGEST = 2**41

@@ -215,7 +215,7 @@ def searched() -> dict[Case, Searched]:
                 "normal",
                 "cublas",
             )
-            apart = held.has(point.problem) or point.is_baseline
+            apart = held.has(point.problem) or point.is_baseline or point.problem.is_fp8
             if row.ok and usual and not apart and (also or point.problem in tuned):
                 speed = float(row.figures["speedup"])
                 rows[Case(point.problem, CHIPS[kind])][point.config].append((speed, float(row.figures["baseline_us"])))

@@ -15,6 +15,7 @@ from benchmarks.held_out import read_held_out
 from benchmarks.picks import fit
 from benchmarks.picks.bursts import Bursts, ReachingOut, _torn, bursts_of
 from docs.generate.measurements import measurement
+from hopper_gemm.model.correction import LEAF, Correction
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import menu
@@ -49,7 +50,7 @@ def recorded(monkeypatch):
     its limits slows a launch."""
     truth = replace(FITTED, **fit.NO_SHARES, l2_share=0.7 * FITTED.l2_share, launch=1.4 * FITTED.launch)
     found = {"isolated": tuple(measured(problem, truth) for problem in PROBLEMS), "chained": ()}
-    monkeypatch.setattr(fit, "bursts_of", found.__getitem__)
+    monkeypatch.setattr(fit, "bursts_of", lambda context, fp8=False: () if fp8 else found[context])
     return truth
 
 
@@ -91,19 +92,35 @@ def test_rows_that_are_added_move_no_problem_to_another_part(recorded, monkeypat
     """Else problems count as left out to which the recorded constants were fitted."""
     before = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
     more = tuple(measured(problem) for problem in (*UNEVEN, *PROBLEMS))
-    monkeypatch.setattr(fit, "bursts_of", {"isolated": more, "chained": ()}.__getitem__)
+    monkeypatch.setattr(fit, "bursts_of", lambda context, fp8=False: more)
     after = {one.problem: number for number, part in enumerate(fit.parts()) for one in part}
     assert len(after) > len(before)
     assert after | before == after
 
 
 def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
-    one = measured(PROBLEMS[0])
+    one, nothing = measured(PROBLEMS[0]), Correction([{"asks": [(0, 0.0)], "leaves": [0, 0]}])
     expected, slower = one.seconds, one.seconds * np.where(one.share == 1, 1.25, 1.0)
-    as_said = fit.first_choice(FITTED, one)
-    assert (as_said["share"], as_said["near"]) == (1.0, pytest.approx(0.0, abs=1e-20))
+    as_said = fit.first_choices(FITTED, nothing, one)
+    assert as_said["model"] == as_said["trees"]
+    assert (as_said["model"]["share"], as_said["model"]["near"]) == (1.0, pytest.approx(0.0, abs=1e-20))
     fooled = replace(one, seconds=slower, share=slower.min() / slower)
-    assert fit.first_choice(FITTED, fooled)["share"] == pytest.approx(slower.min() / (1.25 * expected.min()))
+    share = slower.min() / (1.25 * expected.min())
+    assert fit.first_choices(FITTED, nothing, fooled)["model"]["share"] == pytest.approx(share)
+
+
+def test_trees_that_know_what_the_model_missed_choose_the_fastest():
+    """Kernels that swap A and B, or those that do not, take twice as long as the model says: those it ranks first."""
+    one = measured(PROBLEMS[0])
+    _, rows = fit.rows_of(one, FITTED)
+    swapped = np.array([kernel.swap_ab for kernel in one.kernels])
+    (figure,) = (number for number, column in enumerate(rows.T) if (column == swapped).all())
+    missed = swapped == swapped[one.seconds.argmin()]
+    leaves = [0, round(math.log(2) / LEAF)]
+    knowing = Correction([{"asks": [(figure, 0.5)], "leaves": leaves if swapped[missed][0] else leaves[::-1]}])
+    slower = one.seconds * np.where(missed, 2.0, 1.0)
+    found = fit.first_choices(FITTED, knowing, replace(one, seconds=slower, share=slower.min() / slower))
+    assert found["model"]["share"] < found["trees"]["share"] == 1.0
 
 
 def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
@@ -151,5 +168,6 @@ def test_the_models_constants_are_those_that_were_fitted():
 @pytest.mark.results
 @pytest.mark.timeout(300)
 def test_the_models_worth_is_what_the_rows_give():
-    fitted = json.loads(measurement("measurements/constants.json").read_text())
-    assert (fit.MEASURED / "model.csv").read_text() == fit.text_of(fit.judged(fitted))
+    fitted, trees = (json.loads(measurement(f"measurements/{name}.json").read_text()) for name in fit.FITTED_FILES)
+    assert len(trees) == fit.PARTS
+    assert (fit.MEASURED / "model.csv").read_text() == fit.text_of(fit.judged(fitted, trees))

@@ -1,15 +1,15 @@
 """Fit the trees of :mod:`hopper_gemm.model.correction` to what the model leaves of recorded bursts.
 
-    python -m benchmarks.picks.correct        some five minutes of two cores
+    python -m benchmarks.picks.correct        half a minute of two cores
 
 It writes hopper_gemm/model/correction.json, fitted to all problems that are not held out, and
 results/measurements/corrections.json, fitted without about a fifth of them at a time: what these trees are worth on
 the problems that they have not seen is what benchmarks/picks/fit.py judges. The extra ``fit`` brings CatBoost.
 
 Minimised: squares of the logarithm of measured over predicted time, less its mean over the kernels near the fastest of
-the problem. Kernels that the model ranks high weigh most, since the trees rank them alone; problems with many rows weigh
-less than in proportion. Sizes of the trees were chosen by the problems left out, among 100 to 1000 trees of 5 to 7
-levels, by a tenth of a percent of the picks' speed.
+the problem. Kernels that the model ranks high weigh most, since the trees rank them alone; problems with many rows
+weigh less than in proportion. The size of the trees was chosen by cross-validation over all problems, those held out
+among them, between 100 and 1000 trees of 5 to 7 levels; it moves the speed of the picks by a fifth of a percent.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def trees_of(constants: Constants, bursts: Sequence[Bursts]) -> list[Tree]:
         allow_writing_files=False,
     )
     learner.fit(np.concatenate(figures), np.concatenate(wanted), sample_weight=np.concatenate(weights))
+    return trees_in(learner)
+
+
+def trees_in(learner: Any) -> list[Tree]:
+    """The trees of a CatBoost model, without its mean."""
     with TemporaryDirectory() as folder:
         learner.save_model(f"{folder}/trees.json", format="json")
         saved = json.loads(Path(folder, "trees.json").read_text())

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import cycle, product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -410,25 +411,35 @@ def menu_curve() -> str:
 
 
 def model_worth() -> str:
-    """Share of the best measured speed that the model's first choice has, by torch.mm's time; its 95 % interval over
-    problems, the worst."""
-    frame = pd.read_csv(measurement("measurements/model.csv")).set_index(["from_us", "to_us", "problems"])
-    rows = []
-    for least, most in dict.fromkeys((least, most) for least, most, _ in frame.index):
-        ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])
-        found = [frame.loc[key] if (key := (least, most, name)) in frame.index else None for name in UNSEEN]
-        shares = (
+    """Share of the best measured speed that the first choice has, of the model alone and after the trees, by torch.mm's
+    time; its 95 % interval over problems, the worst. The last row is of FP8."""
+    frame = pd.read_csv(measurement("measurements/model.csv")).set_index(["from_us", "to_us", "problems", "by"])
+    every = (0.0, float("inf"))
+
+    def cells(least: float, most: float, names: Sequence[str]) -> list[str]:
+        found = [
+            frame.loc[key] if (key := (least, most, *group)) in frame.index else None for group in product(names, BY)
+        ]
+        return [
             ""
             if one is None
-            else f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}] ({one['worst']:.2f}), {one['count']:.0f}"
-            for one in found
-        )
-        rows.append((", ".join(ends) or "any time", *shares))
-    return table(("torch.mm takes", *(f"{name}: share, worst, problems" for name in UNSEEN)), rows)
+            else f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}] ({one['worst']:.2f})"
+            + f", {one['count']:.0f}" * (by == BY[-1])
+            for one, by in zip(found, cycle(BY), strict=False)
+        ]
+
+    rows = []
+    for least, most in dict.fromkeys((least, most) for least, most, *_ in frame.index):
+        ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])
+        rows.append((", ".join(ends) or "any time", *cells(least, most, UNSEEN)))
+    rows.append(("FP8, any time", *cells(*every, ("FP8 left out",)), "", ""))
+    header = (f"{name}: {words}" for name in UNSEEN for words in ("by the model", "by the trees, problems"))
+    return table(("torch.mm takes", *header), rows)
 
 
-UNSEEN = ("left out", "held out")
-"""Groups of problems that the model's constants were fitted without; see benchmarks/picks/fit.py."""
+UNSEEN, BY = ("left out", "held out"), ("model", "trees")
+"""Groups of problems that the model's constants were fitted without, and what ranked their kernels; see
+benchmarks/picks/fit.py."""
 
 SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false"
 """The kernel of the first chapter."""
@@ -572,6 +583,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "host-time": studies.host_time,
     "map": studies.map_table,
     "fresh": studies.fresh,
+    "trees": studies.trees,
     "fp8": studies.fp8,
     "fp8-tuned": comparisons.fp8_tuned,
     "fp8-drawn": studies.fp8_drawn,

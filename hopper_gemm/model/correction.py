@@ -111,4 +111,4 @@ def shipped() -> Correction:
 def is_learnt(problem: GemmProblem, finish: Epilogue | None = None) -> bool:
     """True for the kind of products whose launches the trees were fitted to: those that TMA reaches, without a gate,
     and free to let the bits of a row depend on m."""
-    return not (problem.padded or problem.batch_invariant or (finish is not None and finish.gated))
+    return not (problem.out_of_reach or problem.batch_invariant or (finish is not None and finish.gated))

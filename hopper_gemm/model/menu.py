@@ -145,7 +145,7 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
     learnt = is_learnt(problem, finish)
-    best = _by_model(problem, max(count, CORRECTED) if learnt else count, chip, finish)
+    best = by_model(problem, max(count, CORRECTED) if learnt else count, chip, finish)
     if learnt and len(best) > 1:
         again = best[:CORRECTED]
         factors = shipped()([seen(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in again])
@@ -158,8 +158,8 @@ Candidate = tuple[float, int, Fixed, Prediction]
 """Seconds, number of the binary, and the way to launch it with what was predicted."""
 
 
-def _by_model(problem: GemmProblem, count: int, chip: Chip, finish: Epilogue | None) -> list[Candidate]:
-    """The model's choices, each binary once."""
+def by_model(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Candidate]:
+    """The model's own ``count`` choices, best first, each binary once; arguments as of :func:`choose`."""
     offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
     best: list[Candidate] = []
     of_binary: dict[int, Candidate] = {}

@@ -53,7 +53,8 @@ def linear(
     the order of fp32 sums.
 
     What the kernel cannot run at all, such as tensors on a CPU or of fp32, torch runs in its own type, by the policy of
-    :func:`hopper_gemm.fallback`.
+    :func:`hopper_gemm.fallback`. So does a program that ``torch.compile`` compiles with a single row, which Inductor
+    fuses with what is around, unless it is batch-invariant.
 
     Raises:
         TypeError: no torch tensors, or types that differ.

@@ -25,6 +25,7 @@ from hopper_gemm.model.menu import (
     ROUNDS,
     behind_padding,
     binaries,
+    by_model,
     choices,
     choose,
     launches,
@@ -99,7 +100,7 @@ def test_the_ranked_kernels_are_different_binaries_and_begin_with_the_choice():
     found = choices(problem, 8)
     assert len({one.compiled() for one in found}) == 8
     assert found[0] == choose(problem)
-    times = [predict(one, problem).seconds for one in found]
+    times = [seconds for seconds, *_ in by_model(problem, 8)]
     assert times == sorted(times)
 
 
@@ -128,8 +129,12 @@ def test_few_of_hundreds_of_ways_are_predicted_for_a_choice(monkeypatch):
     monkeypatch.setattr(menus, "predict_fixed", lambda *given: predicted.append(given) or predict_fixed(*given))
     problems = [*drawn(60)]
     for problem in problems:
-        choose(problem)
+        by_model(problem, 1)
     assert len(predicted) < 5 * len(problems)
+    predicted.clear()
+    for problem in problems:
+        choose(problem)
+    assert len(predicted) < 3 * menus.CORRECTED * len(problems)
 
 
 @pytest.mark.parametrize("columns", [0, 1])
@@ -147,8 +152,11 @@ def test_the_ranking_is_that_of_all_predictions(columns):
         found = {}
         for one in sorted(suited, key=lambda one: seconds[one] * (PACED if one.pace else 1)):
             found.setdefault(one.compiled(), abreast(one, problem))
-        assert choices(problem, 8) == list(found.values())[:8]
-        assert choose(problem) == next(iter(found.values()))
+        wanted = list(found.values())[: menus.CORRECTED]
+        assert [abreast(fixed.kernel, problem) for _, _, fixed, _ in by_model(problem, len(wanted))] == wanted
+        again = choices(problem, len(wanted))
+        assert again == wanted if columns else {*again} == {*wanted}
+        assert choose(problem) == again[0]
 
 
 @pytest.mark.parametrize("sizes", [(16384, 16384, 16384), (8192, 8192, 28672), (16384, 8192, 8192)])

@@ -278,6 +278,9 @@ COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" f
 LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles in (LAYER, COMPILED))
 """Titles of later tables, of CUDA graphs alone."""
 
+COMPILED_ON_H100 = f"{COMPILED[0]}, on an H100"
+"""Title of the table in which one row is the compiler's."""
+
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 """Titles of the tables of a model, a step of training, a layer of experts."""

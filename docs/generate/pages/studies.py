@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
+from operator import truediv
 from statistics import median
+from typing import NamedTuple
 
 import pandas as pd
 
-from benchmarks.fresh import KINDS, drawn
+from benchmarks.fresh import KINDS, LAST_OF_FP8, LAST_SEEDS, drawn
 from benchmarks.leave_one_out import entries, without
 from benchmarks.walks import speeds
 from docs.generate.measurements import measurement
@@ -21,12 +23,16 @@ from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.lookup import without_pdl
-from hopper_gemm.model.menu import binaries
+from hopper_gemm.model.menu import binaries, by_model
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.tuned import results_root
+from hopper_gemm.model.walk import abreast
+from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
 from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
@@ -490,7 +496,7 @@ def groups(name: str = "groups", opening: str = "") -> str:
 def fresh() -> str:
     """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth."""
     header = ("seed", "GPU", "problems", "pick", "over the faster", "least", "behind", "pick of best", "best of all")
-    folders = sorted(results_root().glob("*/fresh-*"), key=lambda folder: int(folder.name.removeprefix("fresh-")))
+    folders = sorted(results_root().glob("*/fresh-[0-9]*"), key=lambda folder: int(folder.name.removeprefix("fresh-")))
     lines, last = [], list[tuple[str, Mapped]]()
     for folder in folders:
         seed, study = int(folder.name.removeprefix("fresh-")), read(folder)
@@ -500,6 +506,48 @@ def fresh() -> str:
         lines.append((link, study.provenance["gpu"]["name"], *_worth([point for _, point in last])))
     rows = [(kind, *_worth([point for name, point in last if name == kind])) for kind in KINDS]
     return f"{markdown(header, lines)}\n\n{markdown(('of the last seed', *header[2:]), rows)}"
+
+
+def trees() -> str:
+    """What the trees made of the picks of the last draws and of the suite: over the first choice of the model alone,
+    which is among the eight that were timed."""
+    lines = []
+    named = {name: f"seed {name.removeprefix('fresh-')}" for name in LAST_SEEDS}
+    named |= {"untuned/suite-picks-on-h100": "the suite", LAST_OF_FP8: "FP8, {}"}
+    for folder, words in named.items():
+        study = read(results_root() / "h100" / folder)
+        for recipe, of in grouped(study.stage("map"), lambda row: recipe_of(row.point.problem)).items():
+            rows = grouped(
+                (row for row in of if row.ok and row.point.against == "cublas"), lambda row: row.point.problem
+            )
+            pairs = [pair for problem, some in rows.items() if (pair := _with_and_without(problem, some)) is not None]
+            ours, alone, best = zip(*pairs, strict=True)
+            changed = sum(one.config != other.config for one, other in zip(ours, alone, strict=True))
+            cells = [_in_words([one.speed for one in each], best) for each in (alone, ours)]
+            lines.append((words.format(recipe), str(len(pairs)), *cells, str(changed)))
+    header = ("NVIDIA H100", "problems", "by the model: over torch, least, of the best", "by the trees", "other kernel")
+    return markdown(header, lines)
+
+
+def _in_words(speeds: Sequence[float], best: Sequence[float]) -> str:
+    share = geometric_mean(map(truediv, speeds, best))
+    return f"{geometric_mean(speeds):.3f}x, {min(speeds):.3f}x, {share:.3f}"
+
+
+class _Timed(NamedTuple):
+    config: Kernel
+    speed: float
+
+
+def _with_and_without(problem: GemmProblem, rows: Sequence[Row]) -> tuple[_Timed, _Timed, float] | None:
+    """The pick, the model's own first choice, and the speed of the best; None if one of them was not timed."""
+    timed = {row.point.config: float(row.figures["speedup"]) for row in rows}
+    pick = next((row.point.config for row in rows if "pick 1" in row.figures["how"].split(", ")), None)
+    ((_, _, fixed, _),) = by_model(problem, 1, CHIPS["h100"])
+    alone = abreast(fixed.kernel, problem, CHIPS["h100"])
+    if pick is None or alone not in timed:
+        return None
+    return _Timed(pick, timed[pick]), _Timed(alone, timed[alone]), max(timed.values())
 
 
 def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from docs.generate.pages.means import of_boards, of_row
 from docs.generate.pages.prices import (
     COMPILED,
     COMPILED_IN_GRAPHS,
+    COMPILED_ON_H100,
     EXPERTS,
     LAYER,
     LAYER_IN_GRAPHS,
@@ -92,6 +93,13 @@ def ways(examples: Path | None = None) -> str:
             "torch.compile in CUDA graphs",
             "`linear`, `swiglu`, and stay compiled",
             layer((COMPILED_IN_GRAPHS,), "fused, compiled graph"),
+            "torch.compile",
+            compiled,
+        ),
+        (
+            "the same, most products picked (an H100)",
+            "the same",
+            layer((COMPILED_ON_H100,), "fused, compiled graph"),
             "torch.compile",
             compiled,
         ),

@@ -13,6 +13,7 @@ import pandas as pd
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.tune.measure.verdict import mean_of, published
 from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import grouped
@@ -30,6 +31,10 @@ MAP_LEGEND = (
     "their luckiest, by the noise of one measurement. Lists: the fastest of cuBLASLt's heuristic list. Ahead, behind: "
     "problems whose whole interval of the pick lies above, below 1. Intervals: 95 %, for other processes and boards, "
     "of each figure relative to it as wide as that of the pick."
+)
+
+FP8_LEGEND = (
+    "Of FP8, torch.mm stands for torch's scaled_mm by the same recipe: scales, and elements of k to a promotion."
 )
 
 
@@ -102,8 +107,17 @@ def stratum_name(stratum: int) -> str:
     return f"over {low:.0f} us" if high == float("inf") else f"{low:.0f} to {high:.0f} us"
 
 
+def heading(problems: Sequence[Mapped]) -> str:
+    """Return the heading of what :func:`by_stratum` has rows of."""
+    return "recipe" if any(problem.problem.is_fp8 for problem in problems) else "torch.mm takes"
+
+
 def by_stratum(problems: Sequence[Mapped]) -> pd.DataFrame:
-    """Return the figures of each stratum, then of all problems, as text."""
+    """Return the figures of each stratum, then of all problems, as text; of FP8 those of each recipe, which are not
+    comparable."""
+    if any(problem.problem.is_fp8 for problem in problems):
+        by_recipe = grouped(problems, lambda problem: recipe_of(problem.problem))
+        return pd.DataFrame({name: _figures(part) for name, part in by_recipe.items()}).T
     parts = {
         stratum_name(index): [problem for problem in problems if problem.stratum == index]
         for index in range(len(STRATA))
@@ -166,8 +180,9 @@ def map_page(study: Study) -> str:
     failures = ", ".join(f"{status.replace('_', ' ')} {count}" for status, count in failed.most_common()) or "none"
     lines += [f"{len(problems)} problems, {len(rows)} rows; not measured: {failures}.", ""]
     if problems:
-        lines += [markdown_table(by_stratum(problems), "torch.mm takes"), ""]
-    return "\n".join([*lines, MAP_LEGEND, ""])
+        lines += [markdown_table(by_stratum(problems), heading(problems)), ""]
+    fp8 = [FP8_LEGEND, ""] if heading(problems) == "recipe" else []
+    return "\n".join([*lines, MAP_LEGEND, "", *fp8])
 
 
 @plt.rc_context(STYLE)

@@ -16,7 +16,7 @@ from hopper_gemm.tune.study.reader import Study, missing
 from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.html.charts import charts
 from hopper_gemm.tune.tables.html.records import FIGURES, Record, records
-from hopper_gemm.tune.tables.mapped import by_stratum, mapped
+from hopper_gemm.tune.tables.mapped import by_stratum, heading, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, scope, source_line
 from hopper_gemm.tune.tables.pivot import groups, rows_of
 
@@ -138,10 +138,11 @@ def best_of(study: Study) -> list[str]:
         return [str(mean) for mean in means(cells(study.stage("compare")))]
     lines = []
     if study.stage("map"):
-        strata = by_stratum(mapped(study.stage("map"))).drop(columns=["wins"]).to_dict("index")
+        problems = mapped(study.stage("map"))
+        strata = by_stratum(problems).drop(columns=["wins"]).to_dict("index")
         for name, stratum in strata.items():
             figures = ", ".join(f"{column} {cell}" for column, cell in stratum.items() if cell)
-            lines.append(f"{'' if name == 'all' else 'torch.mm takes '}{name}: {figures}")
+            lines.append(f"{'' if name == 'all' else f'{heading(problems)} '}{name}: {figures}")
         return lines
     finals = rows_of(study, "final")
     for group, part in groups(rows_of(study, "sweep")):

@@ -1,0 +1,93 @@
+"""Trees that rank a pick's candidates again."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.fresh import drawn, drawn_in_fp8
+from benchmarks.picks import correct
+from hopper_gemm.model import menu as menus
+from hopper_gemm.model.correction import FILE, LEAF, Correction, is_learnt, seen, shipped
+from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.menu import by_model, choices
+from hopper_gemm.model.predict import Fixed, predict_fixed
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.limits import CHIPS
+from tests.conftest import ROOT
+
+HALF = {"asks": [(1, 0.5), (0, 10.0)], "leaves": [0, 100, -200, 300]}
+PROBLEMS = [problem for _, problem in (*drawn(5, 2), *drawn_in_fp8(5, 2))]
+
+
+def test_answers_are_the_bits_of_the_leafs_number_and_corrections_add_up():
+    rows = [(10.0, 0.5), (10.0, 0.6), (11.0, 0.5), (11.0, 0.6)]
+    assert Correction([HALF])(rows) == pytest.approx(np.exp(LEAF * np.array([0, 100, -200, 300])))
+    assert Correction([HALF, HALF])(rows) == pytest.approx(Correction([HALF])(rows) ** 2)
+
+
+def test_every_figure_that_the_shipped_trees_ask_for_is_seen_of_every_kind_of_problem():
+    trees = json.loads(FILE.read_text())
+    for problem in PROBLEMS:
+        for chip in CHIPS.values():
+            for _, _, fixed, predicted in by_model(problem, 2, chip, None):
+                row = seen(fixed, predicted, problem, chip)
+                assert all(math.isfinite(figure) for figure in row)
+                assert {figure for tree in trees for figure, _ in tree["asks"]} <= {*range(len(row))}
+                assert 0.5 < shipped()([row])[0] < 2
+
+
+def test_the_data_of_a_pick_are_small():
+    assert FILE.stat().st_size + (ROOT / "hopper_gemm/model/menu.json").stat().st_size < 200_000
+
+
+def test_the_models_best_are_ranked_by_corrected_times_and_the_rest_stay():
+    for problem in PROBLEMS:
+        best = by_model(problem, 12)
+        rows = [seen(fixed, predicted, problem) for _, _, fixed, predicted in best[: menus.CORRECTED]]
+        times = shipped()(rows) * [seconds for seconds, *_ in best[: menus.CORRECTED]]
+        order = [*np.argsort(times, kind="stable"), *range(menus.CORRECTED, len(best))]
+        assert [one.compiled() for one in choices(problem, 12)] == [best[at][2].kernel.compiled() for at in order]
+
+
+def test_what_the_trees_were_not_fitted_to_keeps_the_models_order():
+    problem = GemmProblem(320, 4096, 4096)
+    gate = Epilogue(activation="silu", gated=True)
+    assert is_learnt(problem)
+    assert is_learnt(problem, Epilogue(bias=True))
+    others = [(replace(problem, batch_invariant=True), None), (GemmProblem(320, 4096, 4095), None), (problem, gate)]
+    for one, finish in others:
+        assert not is_learnt(one, finish)
+        kernels = [fixed.kernel.compiled() for _, _, fixed, _ in by_model(one, 4, finish=finish)]
+        assert [kernel.compiled() for kernel in choices(one, 4, finish=finish)] == kernels
+
+
+def test_a_shallow_tree_is_written_with_levels_that_change_nothing():
+    saved = {"splits": [{"border": 0.123456789, "float_feature_index": 0}], "leaf_values": [-1.0, 2.0]}
+    tree = correct._tree(saved, [7])
+    assert tree["asks"] == [(7, 0.12346)] * correct.LEVELS
+    rows = np.zeros((2, 8))
+    rows[1, 7] = 1.0
+    assert Correction([tree])(rows) == pytest.approx(np.exp([-1.0, 2.0]))
+
+
+def test_trees_are_written_as_catboost_predicts():
+    catboost = pytest.importorskip("catboost", reason="the extra fit brings CatBoost")
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(400, 5)).astype(np.float32)
+    learner = catboost.CatBoostRegressor(iterations=20, depth=correct.LEVELS, verbose=False, allow_writing_files=False)
+    learner.fit(rows, rows[:, 1] * (rows[:, 3] > 0))
+    factors = np.log(Correction(correct.trees_in(learner))(rows))
+    _, bias = learner.get_scale_and_bias()
+    assert factors == pytest.approx(learner.predict(rows) - bias, abs=20 * LEAF)
+
+
+def test_a_launch_is_seen_alike_whatever_was_predicted_before():
+    problem = GemmProblem(777, 1024, 2048)
+    for _, _, fixed, predicted in by_model(problem, 3):
+        again = Fixed(fixed.kernel)
+        assert seen(again, predict_fixed(again, problem), problem) == seen(fixed, predicted, problem)
