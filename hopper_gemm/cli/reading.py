@@ -151,6 +151,7 @@ def explain(
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
+    from hopper_gemm.model.correction import expected
     from hopper_gemm.model.grouped import GroupedProblem
     from hopper_gemm.model.kernel import Kernel
     from hopper_gemm.model.lookup import find, tables
@@ -176,13 +177,25 @@ def explain(
         even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
         return predict(kernel, even, chip)
 
-    considered = [(candidate, predicted(candidate)) for candidate in others]
+    considered = [
+        (
+            candidate,
+            predicted(candidate),
+            predicted(candidate).seconds if groups is not None else expected(candidate, problem, chip),
+        )
+        for candidate in others
+    ]
     found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config if as_json else config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
-            {"config": candidate.as_dict(), "predicted_us": prediction.seconds * 1e6, "paced_by": prediction.limit}
-            for candidate, prediction in considered
+            {
+                "config": candidate.as_dict(),
+                "expected_us": seconds * 1e6,
+                "predicted_us": prediction.seconds * 1e6,
+                "paced_by": prediction.limit,
+            }
+            for candidate, prediction, seconds in considered
         ]
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
         print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
@@ -199,8 +212,9 @@ def explain(
             source += f", measured on an {served.entry.gpu}"
     seconds = predicted(served.config).seconds
     other = f"{served.config}, {seconds * 1e6:.1f} us predicted; " if settings else "this; "
-    for candidate, prediction in considered:
-        print(spell(f"  considered  {prediction.seconds * 1e6:.1f} us, paced by {prediction.limit}: {candidate}"))
+    for candidate, prediction, seconds in considered:
+        us = f"{seconds * 1e6:.1f} us, by the model {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
+        print(spell(f"  considered  {us}: {candidate}"))
     if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
         meanwhile = (
             "the first call compiles it"

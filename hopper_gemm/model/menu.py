@@ -1,4 +1,5 @@
-"""Kernels for untuned problems: a list of configs that cover all shapes, and the model's choice among them."""
+"""Kernels for untuned problems: a list of configs that cover all shapes, and the choice among them, by the model and
+the trees that correct it."""
 
 from __future__ import annotations
 
