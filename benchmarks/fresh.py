@@ -32,7 +32,7 @@ LAST_SEEDS = ("fresh-12", "fresh-13")
 """Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
 
 LAST_OF_FP8 = "fresh-fp8-101"
-"""The same of FP8."""
+"""Study of the problems of FP8 that were drawn last; nothing is fitted to them."""
 
 KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")
 EACH, LAYOUTS = 10, ("kk", "mk", "kn", "mn")

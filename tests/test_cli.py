@@ -196,7 +196,7 @@ def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
     assert facts["predicted_us"] > facts["limit_us"] * 0.9
     text = run("explain", *given).stdout
     assert f"on 8 {grouping} of 4096x2048x4096 bf16: legal" in text
-    assert "  picked      this; the model's choice" in text
+    assert "  picked      this; from the menu" in text
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_explain_says_which_entry_of_which_table_serves_or_that_the_model_choose
     assert sister.endswith(f"; other GPU: 512x512x512 burst isolated on NVIDIA H200, {table}")
     for gpu in ("h200", "h100"):
         last = run("explain", "4104", "4096", "4096", "--gpu", gpu).stdout.splitlines()[-1]
-        assert last.endswith(f"the model's choice: no tuned table of {gpu} has 4104x4096x4096")
+        assert last.endswith(f"from the menu: no tuned table of {gpu} has 4104x4096x4096")
 
 
 def test_explain_predicts_with_the_memory_of_the_gpu_that_is_named():

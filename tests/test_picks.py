@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
+from benchmarks.fresh import drawn_in_fp8
 from benchmarks.held_out import read_held_out
-from benchmarks.picks import fit
+from benchmarks.picks import correct, fit
 from benchmarks.picks.bursts import Bursts, ReachingOut, _torn, bursts_of
 from docs.generate.measurements import measurement
 from hopper_gemm.model.correction import LEAF, Correction
@@ -34,6 +36,8 @@ PROBLEMS = [
     *(GemmProblem(m, n, k) for m in (64, 300, 2000, 6000) for n, k in ((256, 4000), (896, 512), (5000, 1024))),
     HELD_OUT,
 ]
+
+SCALED = [problem for _, problem in drawn_in_fp8(5, 1) if not read_held_out().has(problem)]
 
 
 def measured(problem, constants=FITTED):
@@ -121,6 +125,20 @@ def test_trees_that_know_what_the_model_missed_choose_the_fastest():
     slower = one.seconds * np.where(missed, 2.0, 1.0)
     found = fit.first_choices(FITTED, knowing, replace(one, seconds=slower, share=slower.min() / slower))
     assert found["model"]["share"] < found["trees"]["share"] == 1.0
+
+
+def test_the_trees_of_a_part_are_fitted_to_none_of_its_problems_of_either_width(monkeypatch):
+    """Else what they are worth there would be no judgement."""
+    found = {False: [measured(problem) for problem in PROBLEMS], True: []}
+    found[True] = [replace(one, problem=problem) for one, problem in zip(found[False], SCALED, strict=False)]
+    monkeypatch.setattr(fit, "bursts_of", lambda context, fp8=False: tuple(found[fp8]))
+    monkeypatch.setattr(correct, "trees_of", lambda constants, bursts: [one.problem for one in bursts])
+    monkeypatch.setattr(correct, "ProcessPoolExecutor", ThreadPoolExecutor)
+    whole, *rest = correct.fitted()
+    assert {*SCALED} < {*whole}
+    for kept, *parts in zip(rest, fit.parts(), fit.parts(fp8=True), strict=True):
+        apart = {one.problem for part in parts for one in part}
+        assert {*kept} == {*whole} - apart
 
 
 def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):

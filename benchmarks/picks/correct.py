@@ -28,11 +28,12 @@ from benchmarks.picks.fit import MEASURED, Constants, not_held_out, parts, rows_
 from docs.generate.measurements import measurement, record
 from hopper_gemm.model.correction import FILE, LEAF, Tree
 from hopper_gemm.model.predict import ModelConstants
+from hopper_gemm.model.problem import GemmProblem
 
 TREES, LEVELS, RATE, PULL, BORDERS, SEED = 300, 6, 0.12, 5.0, 64, 27
 """Trees, levels of each, learning rate, regularisation of leaves, borders of a figure, and the seed."""
 
-NEAR, HIGH, FLOOR, CLIPPED, LEVEL = 0.08, 0.1, 0.05, 0.4, 0.5
+MEAN, HIGH, FLOOR, MOST, EVENED = 0.08, 0.1, 0.05, 0.4, 0.5
 """Loss at which a row counts 1/e for its problem's mean; logarithm of predicted over best predicted time at which it
 weighs 1/e in the fit, and its least weight; bound of the errors; power of a problem's sum of weights that they are
 divided by."""
@@ -47,11 +48,11 @@ def trees_of(constants: Constants, bursts: Sequence[Bursts]) -> list[Tree]:
     model, figures, wanted, weights = ModelConstants(**constants), [], [], []
     for one in bursts:
         seconds, rows = rows_of(one, model)
-        off, close = np.log(one.seconds / seconds), np.exp((one.share - 1) / NEAR)
+        off, close = np.log(one.seconds / seconds), np.exp((one.share - 1) / MEAN)
         weight = np.exp(-np.log(seconds / seconds.min()) / HIGH) + FLOOR
         figures.append(rows)
-        wanted.append((off - off @ close / close.sum()).clip(-CLIPPED, CLIPPED))
-        weights.append(weight / weight.sum() ** LEVEL)
+        wanted.append((off - off @ close / close.sum()).clip(-MOST, MOST))
+        weights.append(weight / weight.sum() ** EVENED)
     learner = CatBoostRegressor(
         iterations=TREES,
         depth=LEVELS,
@@ -86,9 +87,9 @@ def _tree(saved: dict[str, Any], numbers: Sequence[int]) -> Tree:
 
 def fitted() -> list[list[Tree]]:
     """Trees fitted to all problems, then without each part of them."""
-    every, apart = [*not_held_out(), *not_held_out(fp8=True)], parts()
-    without = [[], *({(one.problem, one.chip) for one in part} for part in apart)]
-    kept = [[one for one in every if (one.problem, one.chip) not in out] for out in without]
+    every = [*not_held_out(), *not_held_out(fp8=True)]
+    apart = [{one.problem for one in (*of_16, *of_8)} for of_16, of_8 in zip(parts(), parts(fp8=True), strict=True)]
+    kept = [[one for one in every if one.problem not in out] for out in (set[GemmProblem](), *apart)]
     with ProcessPoolExecutor() as pool:
         return list(pool.map(trees_of, json.loads(measurement("measurements/constants.json").read_text()), kept))
 

@@ -35,7 +35,7 @@ def read_and_warn(folder: Path) -> Study:
 
 
 CONSIDERED = 4
-"""Kernels of the menu that ``explain`` shows where the model chooses, the chosen one first."""
+"""Kernels of the menu that ``explain`` shows where no table has a problem, the chosen one first."""
 
 
 @command
@@ -151,11 +151,10 @@ def explain(
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
-    from hopper_gemm.model.correction import expected
     from hopper_gemm.model.grouped import GroupedProblem
     from hopper_gemm.model.kernel import Kernel
     from hopper_gemm.model.lookup import find, tables
-    from hopper_gemm.model.menu import choices
+    from hopper_gemm.model.menu import Choice, choices, ranked
     from hopper_gemm.model.predict import Prediction, predict
     from hopper_gemm.model.problem import GemmProblem
     from hopper_gemm.tune.parameters import config_of
@@ -171,20 +170,17 @@ def explain(
     served = find(tables(kind, stderr), problem, context=context, chip=chip)
     config = config_of(options.config_values(settings)) if settings else served.config
     explanation = explained(config, problem, chip)
-    others = () if served.entry else choices(problem, CONSIDERED, chip=chip)
 
     def predicted(kernel: Kernel) -> Prediction:
         even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
         return predict(kernel, even, chip)
 
-    considered = [
-        (
-            candidate,
-            predicted(candidate),
-            predicted(candidate).seconds if groups is not None else expected(candidate, problem, chip),
-        )
-        for candidate in others
-    ]
+    considered = list[Choice]()
+    if served.entry is None and isinstance(problem, GroupedProblem):
+        times = ((one, predicted(one)) for one in choices(problem, CONSIDERED, chip=chip))
+        considered = [Choice(one, prediction.seconds, prediction) for one, prediction in times]
+    elif served.entry is None:
+        considered = ranked(problem, CONSIDERED, chip)
     found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config if as_json else config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
@@ -195,7 +191,7 @@ def explain(
                 "predicted_us": prediction.seconds * 1e6,
                 "paced_by": prediction.limit,
             }
-            for candidate, prediction, seconds in considered
+            for candidate, seconds, prediction in considered
         ]
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
         print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
@@ -205,14 +201,14 @@ def explain(
     print(spell("\n".join([title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest])))
     if not explanation["legal"]:
         return
-    source = f"the model's choice: no tuned table of {kind or 'any GPU'} has {problem}"
+    source = f"from the menu: no tuned table of {kind or 'any GPU'} has {problem}"
     if served.entry is not None and served.table is not None:
         source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names
             source += f", measured on an {served.entry.gpu}"
     seconds = predicted(served.config).seconds
     other = f"{served.config}, {seconds * 1e6:.1f} us predicted; " if settings else "this; "
-    for candidate, prediction, seconds in considered:
+    for candidate, seconds, prediction in considered:
         us = f"{seconds * 1e6:.1f} us, by the model {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
         print(spell(f"  considered  {us}: {candidate}"))
     if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here

@@ -21,8 +21,7 @@ import numpy as np
 
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.hopper import L2_LINE_BYTES
-from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.predict import Fixed, Prediction, in_blocks, predict_fixed
+from hopper_gemm.model.predict import Fixed, Prediction, in_blocks
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, output_sides, tile_sides
 
@@ -110,22 +109,7 @@ def shipped() -> Correction:
 
 
 def is_learnt(problem: GemmProblem, finish: Epilogue | None = None) -> bool:
-    """True for the kind of products whose launches the trees were fitted to: those that TMA reaches, without a gate,
-    and free to let the bits of a row depend on m."""
+    """True for the kind of products that the trees rank: those that TMA reaches, without a gate, and free to let the
+    bits of a row depend on m. They were fitted to isolated launches of H100s and H200s without a finish, scales aside,
+    and are trusted with a bias, a residual or an activation as well."""
     return not (problem.out_of_reach or problem.batch_invariant or (finish is not None and finish.gated))
-
-
-def expected(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> float:
-    """Seconds that a launch is expected to take: predicted, and corrected where the trees were fitted to its kind.
-
-    Example:
-        >>> from hopper_gemm.model.menu import choose
-        >>> cube = GemmProblem(4096, 4096, 4096)
-        >>> 1.5e-4 < expected(choose(cube), cube) < 2.5e-4
-        True
-    """
-    fixed = Fixed(kernel)
-    predicted = predict_fixed(fixed, problem, chip, finish)
-    if not is_learnt(problem, finish):
-        return predicted.seconds
-    return predicted.seconds * float(shipped()([seen(fixed, predicted, problem, chip, finish)])[0])

@@ -55,7 +55,7 @@ class Pick:
             very problem in another one; ``"k forward"``: for this very problem without batch invariance, run without
             ``reverse_k``; ``"other sizes"``: for this problem with its sizes filled up; ``"other type"``: for this very
             problem in bf16; ``"other GPU"``: for this very problem on another kind of GPU; ``"warmup"``: the best of a
-            few timed picks; ``"model"``: untuned, the analytic model chose.
+            few timed picks; ``"model"``: untuned, picked from the menu.
         entry, table: of a tuned table, and its file, if there is one; None where the model chose.
     """
 
@@ -197,7 +197,7 @@ def find(
     chip: Chip = SXM,
     finish: Epilogue | None = None,
 ) -> Pick:
-    """The config to run where none is named: the first table's entry for the exact problem, else the model's choice.
+    """What to run where none is named: the first table's entry for the exact problem, else a pick from the menu.
     Entries of the GPU's sister come after all others, and only for a GPU with as many SMs. A batch-invariant problem
     also takes an entry of the same problem tuned without that condition, if the entry's config meets it once it reads k
     forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot reach the matrices and

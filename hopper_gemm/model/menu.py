@@ -10,6 +10,7 @@ from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
 
 
 def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Kernel:
-    """The kernel that the model expects to be the fastest on a problem.
+    """The kernel that is expected to be the fastest on a problem: by the model and the trees that correct it.
 
     Args:
         problem: what is multiplied.
@@ -138,21 +139,41 @@ def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = Non
 
 def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
     """The ``count`` binaries that are expected to be the fastest on a problem, best first, each with the launch
-    arguments that the model expects to be best; arguments as for :func:`choose`. The model's :data:`CORRECTED` best are
-    ranked again by what launches like theirs took (:mod:`.correction`). Single CTAs of single products get their walk
-    at the end (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced
-    ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
+    arguments that the model expects to be best; arguments as for :func:`choose`. Single CTAs of single products get
+    their walk at the end (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS`
+    on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
     """
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
+    return [choice.kernel for choice in ranked(problem, count, chip, finish)]
+
+
+class Choice(NamedTuple):
+    """A kernel of a ranking.
+
+    Args:
+        kernel: with the launch arguments that it runs with.
+        seconds: that it was ranked by.
+        predicted: what the model said.
+    """
+
+    kernel: Kernel
+    seconds: float
+    predicted: Prediction
+
+
+def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Choice]:
+    """:func:`choices` of a single product, with the times that they were ranked by: the model's :data:`CORRECTED` best
+    by what launches like theirs took (:mod:`.correction`), the others by the model alone."""
     learnt = is_learnt(problem, finish)
     best = by_model(problem, max(count, CORRECTED) if learnt else count, chip, finish)
-    if learnt and len(best) > 1:
+    seconds = np.array([candidate[0] for candidate in best])
+    order = np.arange(len(best))
+    if learnt and best:
         again = best[:CORRECTED]
-        factors = shipped()([seen(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in again])
-        order = np.argsort(factors * [seconds for seconds, *_ in again], kind="stable")
-        best = [*(again[place] for place in order), *best[CORRECTED:]]
-    return [abreast(fixed.kernel, problem, chip) for _, _, fixed, _ in best[:count]]
+        seconds[: len(again)] *= shipped()([seen(fixed, what, problem, chip, finish) for _, _, fixed, what in again])
+        order[: len(again)] = seconds[: len(again)].argsort(kind="stable")
+    return [Choice(abreast(best[at][2].kernel, problem, chip), float(seconds[at]), best[at][3]) for at in order[:count]]
 
 
 Candidate = tuple[float, int, Fixed, Prediction]

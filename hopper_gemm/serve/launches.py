@@ -55,7 +55,7 @@ from hopper_gemm.serve.fallback import POLICY, torch_is_faster
 from hopper_gemm.serve.kernels import CALLED, MODE, default_config, kernel_for, pick_for, refuse_uncompiled
 from hopper_gemm.serve.operands import MISALIGNED, as_matrix, copied, folded, has_rows, placed, reaches, rows_of
 from hopper_gemm.serve.ops import OPERATORS, Ways, arguments_of, by_operator, call_of, in_two, recording, untraced
-from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, left_to_compiler, repeatable
+from hopper_gemm.serve.reference import by_torch, falls_back, finished, launch_torch, repeatable
 
 GUARD: Any = partial(TensorGuards, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 """Makes the guard of tensors. It refuses one that is given twice, so that the key tells which are the same; of others
@@ -178,8 +178,7 @@ def launch(call: tuple[Any, ...], below: bool = False) -> torch.Tensor:
     function or an operator; watched, an operator's, unless an operator, which watchers have seen, is what calls
     (``below``)."""
     if is_dynamo_compiling():
-        made = make(call)
-        return by_torch(made) if left_to_compiler(made) else by_operator(made)
+        return by_operator(make(call))
     a, b, bias, activation, residual, scale, out_dtype, rule, out, config, kind = call
     if not below and (forward_ad._current_level >= 0 or (_is_torch_function_mode_enabled() and config is None)):
         return by_operator(make(call))  # of all that watches, the guard does not know these two

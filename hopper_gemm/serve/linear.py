@@ -53,8 +53,7 @@ def linear(
     the order of fp32 sums.
 
     What the kernel cannot run at all, such as tensors on a CPU or of fp32, torch runs in its own type, by the policy of
-    :func:`hopper_gemm.fallback`. So does a program that ``torch.compile`` compiles with a single row, which Inductor
-    fuses with what is around, unless it is batch-invariant.
+    :func:`hopper_gemm.fallback`.
 
     Raises:
         TypeError: no torch tensors, or types that differ.

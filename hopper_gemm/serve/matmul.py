@@ -35,7 +35,7 @@ def matmul(
         out_dtype: of the output: ``torch.float32``, what was accumulated, or the operands' type; by default that of
             ``out``, or of the operands where that is None.
         config: how to run it; by default the config tuned for this problem on this kind of GPU (order of the tables:
-            :func:`hopper_gemm.use_table`), else the choice of an analytic model: for a launch between other
+            :func:`hopper_gemm.use_table`), else a pick from the menu: for a launch between other
             kernels, or within :func:`hopper_gemm.chained` for launches back to back. Neither gradients nor
             torch.compile take one.
         fallback: ``"never"``, ``"unsupported"`` or ``"faster"``: what torch.mm runs instead; by default that of the

@@ -65,19 +65,6 @@ def falls_back(call: Call) -> bool:
     return False
 
 
-def left_to_compiler(call: Call) -> bool:
-    """Return True for one row in a program that torch.compile compiles: Inductor multiplies it in a reduction that it
-    fuses with what is around, and a layer of such products was 4 % ahead of ours (docs/models.md). torch.compile knows
-    a size of one, also where sizes are dynamic."""
-    if call.kind == "bmm" or call.out is not None or call.config is not None or POLICY.fallback == "never":
-        return False
-    if call.a.dtype not in DTYPES or invariant(call) or cast(call):
-        return False
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # a third of a second, and loaded by then
-
-    return all(statically_known_true(size == 1) for size in call.a.shape[:-1])
-
-
 def by_torch(call: Call) -> torch.Tensor:
     """A call by torch, of any type and device, in the type of the output, checked by :func:`check_call`."""
     a, b, out = call.a, call.b, call.out

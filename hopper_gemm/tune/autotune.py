@@ -235,7 +235,7 @@ def _time_picks(tuning: Autotuned, cases: Sequence[Case], device: int) -> None:
 
 
 def _contenders(case: Case, most: int, device: int) -> list[Kernel]:
-    """Return what matmul runs now, then other binaries that the model expects to be fast; chained each of them also
+    """Return what matmul runs now, then other binaries that are expected to be fast; chained each of them also
     with programmatic dependent launch, which pays there."""
     first = _pick(case).config
     others = choices(case.problem, most, chip_of(device))

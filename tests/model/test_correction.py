@@ -17,6 +17,7 @@ from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.menu import by_model, choices
 from hopper_gemm.model.predict import Fixed, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.walk import abreast
 from hopper_gemm.tune.limits import CHIPS
 from tests.conftest import ROOT
 
@@ -52,6 +53,16 @@ def test_the_models_best_are_ranked_by_corrected_times_and_the_rest_stay():
         times = shipped()(rows) * [seconds for seconds, *_ in best[: menus.CORRECTED]]
         order = [*np.argsort(times, kind="stable"), *range(menus.CORRECTED, len(best))]
         assert [one.compiled() for one in choices(problem, 12)] == [best[at][2].kernel.compiled() for at in order]
+
+
+def test_the_trees_change_some_picks():
+    changed = [problem for problem in PROBLEMS if choices(problem, 1, CHIPS["h100"])[0] != first(problem)]
+    assert 0 < len(changed) < len(PROBLEMS)
+
+
+def first(problem):
+    """The model's own choice."""
+    return abreast(by_model(problem, 1, CHIPS["h100"])[0][2].kernel, problem, CHIPS["h100"])
 
 
 def test_what_the_trees_were_not_fitted_to_keeps_the_models_order():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from math import prod
 
 import pytest
 import torch
@@ -57,32 +55,6 @@ def test_a_compiled_call_makes_no_break_and_one_graph_for_all_m():
         torch._dynamo.maybe_mark_dynamic(x, 0)
         assert torch.equal(layer(x), mm(x.relu(), weight.t()).relu())
     assert counter.frame_count == 1
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 16), (1, 1, 16), (16,), (2, 16), (1, 3, 16)])
-def test_one_row_is_left_to_the_compiler_and_more_rows_are_not(sizes, dynamic):
-    x, wide, square = (torch.randn(each, dtype=torch.bfloat16) for each in (sizes, (32, 16), (16, 16)))
-
-    def layer(x: torch.Tensor, **more: object) -> torch.Tensor:
-        return hopper_gemm.linear(hopper_gemm.swiglu(x, wide, **more), square, residual=x, **more)
-
-    def targets(**more: object) -> list[str]:
-        seen = list[str]()
-
-        def backend(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
-            seen.extend(str(node.target) for node in module.graph.nodes)
-            return lambda *given: [torch.zeros(())]
-
-        torch._dynamo.reset()
-        torch.compile(partial(layer, **more), fullgraph=True, dynamic=dynamic, backend=backend)(x)
-        return [name for name in seen if name.startswith("hopper_gemm.")]
-
-    assert len(targets(batch_invariant=True)) == 2
-    assert len(targets()) == (0 if prod(sizes[:-1]) == 1 else 2)
-    torch._dynamo.reset()
-    found, wanted = torch.compile(layer, dynamic=dynamic, backend="eager")(x).double(), layer(x).double()
-    assert (found - wanted).norm() < 2**-6 * wanted.norm()
 
 
 def test_a_compiled_call_has_gradients_and_writes_to_out():

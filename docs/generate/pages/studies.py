@@ -509,11 +509,11 @@ def fresh() -> str:
 
 
 def trees() -> str:
-    """What the trees made of the picks of the last draws and of the suite: over the first choice of the model alone,
-    which is among the eight that were timed."""
+    """What the trees made of the picks of the last draws and of the suite, where the model's own first choice is among
+    the eight that were timed."""
     lines = []
     named = {name: f"seed {name.removeprefix('fresh-')}" for name in LAST_SEEDS}
-    named |= {"untuned/suite-picks-on-h100": "the suite", LAST_OF_FP8: "FP8, {}"}
+    named |= {"untuned/suite-picks-on-h100": "the suite, 20 problems of it fitted to", LAST_OF_FP8: "FP8, {}"}
     for folder, words in named.items():
         study = read(results_root() / "h100" / folder)
         for recipe, of in grouped(study.stage("map"), lambda row: recipe_of(row.point.problem)).items():
@@ -524,7 +524,8 @@ def trees() -> str:
             ours, alone, best = zip(*pairs, strict=True)
             changed = sum(one.config != other.config for one, other in zip(ours, alone, strict=True))
             cells = [_in_words([one.speed for one in each], best) for each in (alone, ours)]
-            lines.append((words.format(recipe), str(len(pairs)), *cells, str(changed)))
+            count = f"{len(pairs)}{f' of {len(rows)}' * (len(pairs) < len(rows))}"
+            lines.append((words.format(recipe), count, *cells, str(changed)))
     header = ("NVIDIA H100", "problems", "by the model: over torch, least, of the best", "by the trees", "other kernel")
     return markdown(header, lines)
 

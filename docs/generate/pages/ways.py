@@ -97,9 +97,9 @@ def ways(examples: Path | None = None) -> str:
             compiled,
         ),
         (
-            "the same, most products picked (an H100)",
+            "the same from two tokens on, most products picked (an H100)",
             "the same",
-            layer((COMPILED_ON_H100,), "fused, compiled graph"),
+            layer((COMPILED_ON_H100,), "fused, compiled graph", 2),
             "torch.compile",
             compiled,
         ),

@@ -107,15 +107,20 @@ def stratum_name(stratum: int) -> str:
     return f"over {low:.0f} us" if high == float("inf") else f"{low:.0f} to {high:.0f} us"
 
 
+def of_fp8(problems: Sequence[Mapped]) -> bool:
+    """Return True for problems of FP8, which :func:`by_stratum` has by recipe."""
+    return any(problem.problem.is_fp8 for problem in problems)
+
+
 def heading(problems: Sequence[Mapped]) -> str:
     """Return the heading of what :func:`by_stratum` has rows of."""
-    return "recipe" if any(problem.problem.is_fp8 for problem in problems) else "torch.mm takes"
+    return "recipe" if of_fp8(problems) else "torch.mm takes"
 
 
 def by_stratum(problems: Sequence[Mapped]) -> pd.DataFrame:
     """Return the figures of each stratum, then of all problems, as text; of FP8 those of each recipe, which are not
     comparable."""
-    if any(problem.problem.is_fp8 for problem in problems):
+    if of_fp8(problems):
         by_recipe = grouped(problems, lambda problem: recipe_of(problem.problem))
         return pd.DataFrame({name: _figures(part) for name, part in by_recipe.items()}).T
     parts = {
@@ -181,7 +186,7 @@ def map_page(study: Study) -> str:
     lines += [f"{len(problems)} problems, {len(rows)} rows; not measured: {failures}.", ""]
     if problems:
         lines += [markdown_table(by_stratum(problems), heading(problems)), ""]
-    fp8 = [FP8_LEGEND, ""] if heading(problems) == "recipe" else []
+    fp8 = [FP8_LEGEND, ""] if of_fp8(problems) else []
     return "\n".join([*lines, MAP_LEGEND, "", *fp8])
 
 

@@ -23,7 +23,7 @@ from hopper_gemm.tune.study.schema import BY_NAME, COUNTED, NAMES
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import cells, comparison, means
 from hopper_gemm.tune.tables.ladder import ladder, rung_rows, rung_table
-from hopper_gemm.tune.tables.mapped import FP8_LEGEND, MAP_LEGEND, by_stratum, mapped
+from hopper_gemm.tune.tables.mapped import FP8_LEGEND, MAP_LEGEND, by_stratum, mapped, of_fp8
 from hopper_gemm.tune.tables.mapped import heading as map_heading
 from hopper_gemm.tune.tables.pages.report import best_lines, source_line, spanning
 from hopper_gemm.tune.tables.pivot import (
@@ -179,10 +179,9 @@ def view(
             raise ResultsError(f"{study.path} {own}; leave out --rows, --cols and --value")
         if stage == "map":
             problems = mapped(kept)
-            by = map_heading(problems)
-            title = "by the time of torch.mm" if by != "recipe" else "by recipe"
-            legends = (MAP_LEGEND, FP8_LEGEND)[: 1 + (by == "recipe")]
-            table = TextTable(title, by, by_stratum(problems), legends)
+            title = "by recipe" if of_fp8(problems) else "by the time of torch.mm"
+            legends = (MAP_LEGEND, FP8_LEGEND)[: 1 + of_fp8(problems)]
+            table = TextTable(title, map_heading(problems), by_stratum(problems), legends)
             return View(study, [table], tidy(frame), {"map": table.cells.to_dict("index")})
         records = cells(kept)
         conditions = dict.fromkeys((record["regime"], record["context"]) for record in records)

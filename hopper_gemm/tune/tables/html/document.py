@@ -139,10 +139,11 @@ def best_of(study: Study) -> list[str]:
     lines = []
     if study.stage("map"):
         problems = mapped(study.stage("map"))
+        by = heading(problems)
         strata = by_stratum(problems).drop(columns=["wins"]).to_dict("index")
         for name, stratum in strata.items():
             figures = ", ".join(f"{column} {cell}" for column, cell in stratum.items() if cell)
-            lines.append(f"{'' if name == 'all' else f'{heading(problems)} '}{name}: {figures}")
+            lines.append(f"{'' if name == 'all' else f'{by} '}{name}: {figures}")
         return lines
     finals = rows_of(study, "final")
     for group, part in groups(rows_of(study, "sweep")):
