@@ -12,8 +12,10 @@ import pytest
 from benchmarks.fresh import drawn, drawn_in_fp8
 from benchmarks.picks import correct
 from hopper_gemm.model import menu as menus
+from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.correction import FILE, LEAF, Correction, is_learnt, seen, shipped
 from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.menu import by_model, choices
 from hopper_gemm.model.predict import Fixed, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
@@ -40,6 +42,22 @@ def test_every_figure_that_the_shipped_trees_ask_for_is_seen_of_every_kind_of_pr
                 assert all(math.isfinite(figure) for figure in row)
                 assert {figure for tree in trees for figure, _ in tree["asks"]} <= {*range(len(row))}
                 assert 0.5 < shipped()([row])[0] < 2
+
+
+def test_a_launch_is_seen_in_the_order_that_the_trees_were_fitted_to():
+    """They name figures by their numbers alone."""
+    sides = {"tile_m": 64, "tile_n": 96, "cluster_m": 2, "swap_ab": True}
+    config = GemmConfig(**sides, split_k=3, reduction="workspace", stagger=0, k_depth=8)
+    fixed, problem = Fixed(resolve(config)), GemmProblem(776, 1032, 2056, layouts="mk")
+    predicted = predict_fixed(fixed, problem)
+    row = seen(fixed, predicted, problem)
+    assert row[:6] == (4.3, False, True, True, 0, False)
+    most = max(predicted.math, predicted.load, predicted.l2, predicted.ring)
+    assert row[6:10] == tuple(each / most for each in (predicted.math, predicted.load, predicted.l2, predicted.ring))
+    assert row[12:14] == (predicted.waves, 9 * 9 * 3)
+    assert row[15:18] == (6, pytest.approx(1032 / 1088), pytest.approx(776 / 864))
+    assert row[18:28] == (64, 96, 128, 5, 0, 1, 2, 1, 1, False)
+    assert row[28:] == (False, 3, 3, False, True, 16, 16, 16)
 
 
 def test_the_data_of_a_pick_are_small():
