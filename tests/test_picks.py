@@ -103,7 +103,7 @@ def test_rows_that_are_added_move_no_problem_to_another_part(recorded, monkeypat
 
 
 def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
-    one, nothing = measured(PROBLEMS[0]), Correction([{"asks": [(0, 0.0)], "leaves": [0, 0]}])
+    one, nothing = measured(PROBLEMS[0]), Correction([{"splits": [(0, 0.0)], "leaves": [0, 0]}])
     expected, slower = one.seconds, one.seconds * np.where(one.share == 1, 1.25, 1.0)
     as_said = fit.first_choices(FITTED, nothing, one)
     assert as_said["model"] == as_said["trees"]
@@ -121,7 +121,7 @@ def test_trees_that_know_what_the_model_missed_choose_the_fastest():
     (figure,) = (number for number, column in enumerate(rows.T) if (column == swapped).all())
     missed = swapped == swapped[one.seconds.argmin()]
     leaves = [0, round(math.log(2) / LEAF)]
-    knowing = Correction([{"asks": [(figure, 0.5)], "leaves": leaves if swapped[missed][0] else leaves[::-1]}])
+    knowing = Correction([{"splits": [(figure, 0.5)], "leaves": leaves if swapped[missed][0] else leaves[::-1]}])
     slower = one.seconds * np.where(missed, 2.0, 1.0)
     found = fit.first_choices(FITTED, knowing, replace(one, seconds=slower, share=slower.min() / slower))
     assert found["model"]["share"] < found["trees"]["share"] == 1.0

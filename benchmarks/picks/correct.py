@@ -31,7 +31,7 @@ from hopper_gemm.model.predict import ModelConstants
 from hopper_gemm.model.problem import GemmProblem
 
 TREES, LEVELS, RATE, PULL, BORDERS, SEED = 300, 6, 0.12, 5.0, 64, 27
-"""Trees, levels of each, learning rate, regularisation of leaves, borders of a figure, and the seed."""
+"""Trees, levels of each, learning rate, regularisation of leaves, thresholds of a feature, and the seed."""
 
 MEAN, HIGH, FLOOR, MOST, EVENED = 0.08, 0.1, 0.05, 0.4, 0.5
 """Loss at which a row counts 1/e for its problem's mean; logarithm of predicted over best predicted time at which it
@@ -78,11 +78,11 @@ def trees_in(learner: Any) -> list[Tree]:
 
 
 def _tree(saved: dict[str, Any], numbers: Sequence[int]) -> Tree:
-    """A tree as CatBoost saves it; levels that it lacks ask nothing."""
-    asks = [(numbers[ask["float_feature_index"]], float(f"{ask['border']:.{DIGITS}g}")) for ask in saved["splits"]]
-    lacking = LEVELS - len(asks)
+    """A tree as CatBoost saves it; levels that it lacks repeat its first split, and change nothing."""
+    splits = [(numbers[one["float_feature_index"]], float(f"{one['border']:.{DIGITS}g}")) for one in saved["splits"]]
+    lacking = LEVELS - len(splits)
     leaves = [round(value / LEAF) for value in saved["leaf_values"]]
-    return {"asks": asks + [asks[0]] * lacking, "leaves": leaves * 2**lacking}
+    return {"splits": splits + splits[:1] * lacking, "leaves": leaves * 2**lacking}
 
 
 def fitted() -> list[list[Tree]]:

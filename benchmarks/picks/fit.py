@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks.held_out import read_held_out
 from benchmarks.picks.bursts import Bursts, bursts_of
 from docs.generate.measurements import measurement, record
-from hopper_gemm.model.correction import Correction, Tree, seen, shipped
+from hopper_gemm.model.correction import Correction, Tree, features, shipped
 from hopper_gemm.model.menu import CORRECTED
 from hopper_gemm.model.predict import Fixed, ModelConstants, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
@@ -237,7 +237,7 @@ def rows_of(one: Bursts, constants: ModelConstants) -> tuple[np.ndarray, np.ndar
     """Predicted seconds of a problem's kernels, and the launches as the trees of :mod:`.correct` see them."""
     fixed = [Fixed(kernel, constants) for kernel in one.kernels]
     predicted = [predict_fixed(each, one.problem, one.chip) for each in fixed]
-    figures = [seen(each, what, one.problem, one.chip) for each, what in zip(fixed, predicted, strict=True)]
+    figures = [features(each, what, one.problem, one.chip) for each, what in zip(fixed, predicted, strict=True)]
     return np.array([what.seconds for what in predicted]), np.array(figures, dtype=np.float32)
 
 

@@ -1,11 +1,11 @@
 """What the analytic model leaves: a correction of its predicted times by trees, learnt from recorded launches.
 
 :mod:`.predict` has a reason for every term. Its errors that differ from kernel to kernel of one problem have none that
-was found, but they repeat: trees that see a launch as :func:`seen` describes it foretell them on problems that they
-were not fitted to (docs/menu.md). :func:`hopper_gemm.model.menu.choices` ranks its best candidates again with them.
+was found, but they repeat: trees over the :func:`features` of a launch predict them on problems that they were not
+fitted to (docs/menu.md). :func:`hopper_gemm.model.menu.choices` ranks its best candidates again with them.
 
-The trees are symmetric: one question for all nodes of a level, so that the answers, as bits, are the number of the
-leaf. benchmarks/picks/correct.py fits them.
+The trees are symmetric: all nodes of a level have one split, so that the answers, as bits, are the number of the leaf.
+benchmarks/picks/correct.py fits them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Tree(TypedDict):
     """One symmetric tree.
 
     Args:
-        asks: for each level the number of a figure of :func:`seen`, and the border that it is asked to lie above.
-        leaves: corrections in units of :data:`LEAF`, of each answer; the first level's is the lowest bit.
+        splits: for each level the number of a feature, and the threshold above which the bit is set.
+        leaves: corrections in units of :data:`LEAF`; the first level's bit is the lowest.
     """
 
-    asks: list[tuple[int, float]]
+    splits: list[tuple[int, float]]
     leaves: list[int]
 
 
@@ -51,28 +51,29 @@ class Correction:
     """
 
     def __init__(self, trees: Sequence[Tree]) -> None:
-        asks = np.array([tree["asks"] for tree in trees], dtype=np.float32)
-        self._figures, self._borders = asks[..., 0].astype(int), asks[..., 1]
-        self._bits = 1 << np.arange(asks.shape[1])
+        splits = np.array([tree["splits"] for tree in trees], dtype=np.float32)
+        self._features, self._thresholds = splits[..., 0].astype(int), splits[..., 1]
+        self._bits = 1 << np.arange(splits.shape[1])
         self._leaves = np.array([tree["leaves"] for tree in trees], dtype=float) * LEAF
         self._trees = np.arange(len(trees))
 
     def __call__(self, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
-        """Factors on predicted times, for rows of :func:`seen`."""
-        answers = np.asarray(rows, dtype=np.float32)[:, self._figures] > self._borders
-        return np.exp(self._leaves[self._trees, answers @ self._bits].sum(axis=1))
+        """Factors on predicted times, for rows of :func:`features`."""
+        above = np.asarray(rows, dtype=np.float32)[:, self._features] > self._thresholds
+        return np.exp(self._leaves[self._trees, above @ self._bits].sum(axis=1))
 
 
-def seen(
+def features(
     fixed: Fixed, predicted: Prediction, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None
 ) -> tuple[float, ...]:
-    """A launch as the trees see it; arguments as of :func:`hopper_gemm.model.predict.predict_fixed`, and what it
-    returned."""
-    kernel, words, most = (
-        fixed.kernel,
-        problem.in_words,
-        max(predicted.math, predicted.load, predicted.l2, predicted.ring),
-    )
+    """Features of a launch, by whose numbers the trees split.
+
+    Args:
+        fixed, problem, chip, finish: as for :func:`hopper_gemm.model.predict.predict_fixed`.
+        predicted: what it returned.
+    """
+    kernel, words = fixed.kernel, problem.in_words
+    most = max(predicted.math, predicted.load, predicted.l2, predicted.ring)
     sides, clocks = tile_sides(kernel, problem.m, problem.n), predicted.seconds * predicted.clock_hz
     clusters = sides[0] * sides[1] * fixed.items
     steps = ceil(ceil(words.k / kernel.tile_k) / kernel.split_k)

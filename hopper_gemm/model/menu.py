@@ -17,7 +17,7 @@ import numpy as np
 from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.correction import is_learnt, seen, shipped
+from hopper_gemm.model.correction import features, is_learnt, shipped
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import Kernel, resolve
@@ -171,7 +171,8 @@ def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue 
     order = np.arange(len(best))
     if learnt and best:
         again = best[:CORRECTED]
-        seconds[: len(again)] *= shipped()([seen(fixed, what, problem, chip, finish) for _, _, fixed, what in again])
+        rows = [features(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in again]
+        seconds[: len(again)] *= shipped()(rows)
         order[: len(again)] = seconds[: len(again)].argsort(kind="stable")
     return [Choice(abreast(best[at][2].kernel, problem, chip), float(seconds[at]), best[at][3]) for at in order[:count]]
 

@@ -13,7 +13,7 @@ from benchmarks.fresh import drawn, drawn_in_fp8
 from benchmarks.picks import correct
 from hopper_gemm.model import menu as menus
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.model.correction import FILE, LEAF, Correction, is_learnt, seen, shipped
+from hopper_gemm.model.correction import FILE, LEAF, Correction, features, is_learnt, shipped
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.menu import by_model, choices
@@ -23,7 +23,7 @@ from hopper_gemm.model.walk import abreast
 from hopper_gemm.tune.limits import CHIPS
 from tests.conftest import ROOT
 
-HALF = {"asks": [(1, 0.5), (0, 10.0)], "leaves": [0, 100, -200, 300]}
+HALF = {"splits": [(1, 0.5), (0, 10.0)], "leaves": [0, 100, -200, 300]}
 PROBLEMS = [problem for _, problem in (*drawn(5, 2), *drawn_in_fp8(5, 2))]
 
 
@@ -38,9 +38,9 @@ def test_every_figure_that_the_shipped_trees_ask_for_is_seen_of_every_kind_of_pr
     for problem in PROBLEMS:
         for chip in CHIPS.values():
             for _, _, fixed, predicted in by_model(problem, 2, chip, None):
-                row = seen(fixed, predicted, problem, chip)
-                assert all(math.isfinite(figure) for figure in row)
-                assert {figure for tree in trees for figure, _ in tree["asks"]} <= {*range(len(row))}
+                row = features(fixed, predicted, problem, chip)
+                assert all(math.isfinite(feature) for feature in row)
+                assert {feature for tree in trees for feature, _ in tree["splits"]} <= {*range(len(row))}
                 assert 0.5 < shipped()([row])[0] < 2
 
 
@@ -50,7 +50,7 @@ def test_a_launch_is_seen_in_the_order_that_the_trees_were_fitted_to():
     config = GemmConfig(**sides, split_k=3, reduction="workspace", stagger=0, k_depth=8)
     fixed, problem = Fixed(resolve(config)), GemmProblem(776, 1032, 2056, layouts="mk")
     predicted = predict_fixed(fixed, problem)
-    row = seen(fixed, predicted, problem)
+    row = features(fixed, predicted, problem)
     assert row[:6] == (4.3, False, True, True, 0, False)
     most = max(predicted.math, predicted.load, predicted.l2, predicted.ring)
     assert row[6:10] == tuple(each / most for each in (predicted.math, predicted.load, predicted.l2, predicted.ring))
@@ -67,7 +67,7 @@ def test_the_data_of_a_pick_are_small():
 def test_the_models_best_are_ranked_by_corrected_times_and_the_rest_stay():
     for problem in PROBLEMS:
         best = by_model(problem, 12)
-        rows = [seen(fixed, predicted, problem) for _, _, fixed, predicted in best[: menus.CORRECTED]]
+        rows = [features(fixed, predicted, problem) for _, _, fixed, predicted in best[: menus.CORRECTED]]
         times = shipped()(rows) * [seconds for seconds, *_ in best[: menus.CORRECTED]]
         order = [*np.argsort(times, kind="stable"), *range(menus.CORRECTED, len(best))]
         assert [one.compiled() for one in choices(problem, 12)] == [best[at][2].kernel.compiled() for at in order]
@@ -98,7 +98,7 @@ def test_what_the_trees_were_not_fitted_to_keeps_the_models_order():
 def test_a_shallow_tree_is_written_with_levels_that_change_nothing():
     saved = {"splits": [{"border": 0.123456789, "float_feature_index": 0}], "leaf_values": [-1.0, 2.0]}
     tree = correct._tree(saved, [7])
-    assert tree["asks"] == [(7, 0.12346)] * correct.LEVELS
+    assert tree["splits"] == [(7, 0.12346)] * correct.LEVELS
     rows = np.zeros((2, 8))
     rows[1, 7] = 1.0
     assert Correction([tree])(rows) == pytest.approx(np.exp([-1.0, 2.0]))
@@ -119,4 +119,4 @@ def test_a_launch_is_seen_alike_whatever_was_predicted_before():
     problem = GemmProblem(777, 1024, 2048)
     for _, _, fixed, predicted in by_model(problem, 3):
         again = Fixed(fixed.kernel)
-        assert seen(again, predict_fixed(again, problem), problem) == seen(fixed, predicted, problem)
+        assert features(again, predict_fixed(again, problem), problem) == features(fixed, predicted, problem)
