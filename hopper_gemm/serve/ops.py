@@ -118,17 +118,8 @@ def _on_cpu(name: str, *given: Any, **named: Any) -> Maybe:
 
 def _on_fake(name: str, *given: Any, **named: Any) -> Maybe:
     call = _checked_call(name, *given, **named)
-    if "torch._inductor" in sys.modules:  # torch.compile has loaded it, for its modes
-        _offer_one_row()
     shape, dtype = output_of(call)
     return call.a.new_empty(shape, dtype=dtype) if call.out is None else None
-
-
-@untraced
-def _offer_one_row() -> None:
-    from hopper_gemm.serve.inductor import one_row  # imports Inductor
-
-    one_row.offer()
 
 
 @untraced

@@ -279,7 +279,7 @@ LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles
 """Titles of later tables, of CUDA graphs alone."""
 
 COMPILED_ON_H100 = f"{COMPILED[0]}, on an H100"
-"""Title of the table in which one row is the compiler's."""
+"""Title of the same table of an H100."""
 
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
