@@ -1,4 +1,4 @@
-"""What the analytic model leaves: a correction of its predicted times by trees, learnt from recorded launches.
+"""Correction of the analytic model's times by trees that are fitted to recorded launches.
 
 :mod:`.predict` has a reason for every term. Its errors that differ from kernel to kernel of one problem have none that
 was found, but they repeat: trees over the :func:`features` of a launch predict them on problems that they were not

@@ -197,7 +197,7 @@ def find(
     chip: Chip = SXM,
     finish: Epilogue | None = None,
 ) -> Pick:
-    """What to run where none is named: the first table's entry for the exact problem, else a pick from the menu.
+    """The config to run where none is named: the first table's entry for the exact problem, else one from the menu.
     Entries of the GPU's sister come after all others, and only for a GPU with as many SMs. A batch-invariant problem
     also takes an entry of the same problem tuned without that condition, if the entry's config meets it once it reads k
     forward; one of fp16 an entry of bf16, since wgmma takes the same time. Where TMA cannot reach the matrices and

@@ -509,8 +509,8 @@ def fresh() -> str:
 
 
 def trees() -> str:
-    """What the trees made of the picks of the last draws and of the suite, where the model's own first choice is among
-    the eight that were timed."""
+    """Picks by the model alone and by the trees, of the last draws and of the suite, on problems where both were
+    timed."""
     lines = []
     named = {name: f"seed {name.removeprefix('fresh-')}" for name in LAST_SEEDS}
     named |= {"untuned/suite-picks-on-h100": "the suite, 20 problems of it fitted to", LAST_OF_FP8: "FP8, {}"}
