@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,8 +52,9 @@ GATES = (
 """tile_m, tile_n and k_depth of clusters along n for gated layers, of which few kernels of the menu pair the columns.
 Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when first asked for."""
 
-CORRECTED = 8
-"""Kernels of a problem that the model ranks best and trees rank again."""
+CORRECTED, WITHIN = 16, 1.1
+"""Kernels of a problem that trees rank again: the model's best, at most so many, that it expects to take at most so many
+times as long as its first. On problems left out of their fit, more kernels made picks no better."""
 
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
@@ -163,17 +164,17 @@ class Choice(NamedTuple):
 
 
 def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Choice]:
-    """:func:`choices` of a single product, with the times that they were ranked by: the model's :data:`CORRECTED` best
+    """:func:`choices` of a single product, with the times that they were ranked by: the model's best (:data:`CORRECTED`)
     by what launches like theirs took (:mod:`.correction`), the others by the model alone."""
     learnt = is_learnt(problem, finish)
-    best = by_model(problem, max(count, CORRECTED) if learnt else count, chip, finish)
+    best = by_model(problem, count, chip, finish, CORRECTED if learnt else 0)
     seconds = np.array([candidate[0] for candidate in best])
     order = np.arange(len(best))
     if learnt and best:
-        again = best[:CORRECTED]
-        rows = [features(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in again]
-        seconds[: len(again)] *= shipped()(rows)
-        order[: len(again)] = seconds[: len(again)].argsort(kind="stable")
+        again = int((seconds[:CORRECTED] <= WITHIN * seconds[0]).sum())
+        rows = [features(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in best[:again]]
+        seconds[:again] *= shipped()(rows)
+        order[:again] = seconds[:again].argsort(kind="stable")
     return [Choice(abreast(best[at][2].kernel, problem, chip), float(seconds[at]), best[at][3]) for at in order[:count]]
 
 
@@ -181,8 +182,16 @@ Candidate = tuple[float, int, Fixed, Prediction]
 """Seconds, number of the binary, and the way to launch it with what was predicted."""
 
 
-def by_model(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Candidate]:
-    """The model's own ``count`` choices, best first, each binary once; arguments as of :func:`choose`."""
+def by_model(
+    problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None, close: int = 0
+) -> list[Candidate]:
+    """The model's own choices, best first, each binary once.
+
+    Args:
+        problem, chip, finish: as of :func:`choose`.
+        count: how many.
+        close: how many if the rest are expected within :data:`WITHIN` of the first.
+    """
     offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
     best: list[Candidate] = []
     of_binary: dict[int, Candidate] = {}
@@ -191,7 +200,7 @@ def by_model(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogu
             continue
         for bound, number, fixed in offers[kind].by_bound(problem, finish):
             pace, other = PACED if fixed.kernel.pace else 1.0, of_binary.get(number)
-            if len(best) == count and bound * pace > best[-1][0]:
+            if bound * pace > _last(best, count, close):
                 break  # all others take longer: they need no prediction
             if other is not None and bound * pace > other[0]:
                 continue  # its binary has a faster way to launch
@@ -202,8 +211,17 @@ def by_model(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogu
             predicted = predict_fixed(fixed, problem, chip, finish)
             way = (predicted.seconds * pace, number, fixed, predicted)
             of_binary[number] = way if other is None else min(way, other, key=_order)
-            best = sorted(of_binary.values(), key=_order)[:count]
-    return best
+            best = sorted(of_binary.values(), key=_order)[: max(count, close)]
+    last = _last(best, count, close)
+    return [candidate for candidate in best if candidate[0] <= last]
+
+
+def _last(best: Sequence[Candidate], count: int, close: int) -> float:
+    """Seconds that a kernel may take to be among the choices; arguments as of :func:`by_model`."""
+    if len(best) < max(1, count):
+        return inf
+    far = best[count - 1][0]
+    return far if close <= count else max(far, min(WITHIN * best[0][0], best[-1][0] if len(best) == close else inf))
 
 
 def _order(candidate: Candidate) -> tuple[float, int, bool, str]:

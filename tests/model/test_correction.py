@@ -65,12 +65,26 @@ def test_the_data_of_a_pick_are_small():
 
 
 def test_the_models_best_are_ranked_by_corrected_times_and_the_rest_stay():
+    counts = []
     for problem in PROBLEMS:
-        best = by_model(problem, 12)
-        rows = [features(fixed, predicted, problem) for _, _, fixed, predicted in best[: menus.CORRECTED]]
-        times = shipped()(rows) * [seconds for seconds, *_ in best[: menus.CORRECTED]]
-        order = [*np.argsort(times, kind="stable"), *range(menus.CORRECTED, len(best))]
-        assert [one.compiled() for one in choices(problem, 12)] == [best[at][2].kernel.compiled() for at in order]
+        best = by_model(problem, 20)
+        near = [one for one in best[: menus.CORRECTED] if one[0] <= menus.WITHIN * best[0][0]]
+        rows = [features(fixed, predicted, problem) for _, _, fixed, predicted in near]
+        times = shipped()(rows) * [seconds for seconds, *_ in near]
+        order = [*np.argsort(times, kind="stable"), *range(len(near), len(best))]
+        for count in (1, 4, 20):
+            ordered = [best[at][2].kernel.compiled() for at in order[:count]]
+            assert [one.compiled() for one in choices(problem, count)] == ordered
+        counts.append(len(near))
+    assert min(counts) < menus.CORRECTED == max(counts)
+
+
+def test_choices_are_as_many_as_asked_for_and_those_close_behind():
+    for problem in PROBLEMS:
+        every = by_model(problem, 20)
+        for count, close in ((1, 0), (3, 0), (1, 16), (8, 4), (20, 16)):
+            near = [one for one in every[:close] if one[0] <= menus.WITHIN * every[0][0]]
+            assert by_model(problem, count, close=close) == every[: max(count, len(near))]
 
 
 def test_the_trees_change_some_picks():
