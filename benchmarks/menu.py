@@ -57,8 +57,8 @@ from hopper_gemm.tune.study.shapes import expected_seconds, read_shapes
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
 
 SEED = 27
-SIZES = (16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-SIZE = 128
+SIZES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384)
+SIZE = 256
 """Binaries of the menu: see results/measurements/menu.csv."""
 
 NEAR = 0.15
