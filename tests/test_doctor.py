@@ -17,8 +17,9 @@ from hopper_gemm.cli import app, doctor, machine
 from hopper_gemm.cli.doctor import PREBUILD, MachineFinding, examine, remedy
 from hopper_gemm.cli.machine import Gpu, Machine, this_machine
 from hopper_gemm.compiler import extension, store
+from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.extension import extension_name
-from hopper_gemm.compiler.store import KernelStore, default_store, shipped_library
+from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead.prebuild import menu_kernels
@@ -181,7 +182,7 @@ def test_machine_code_of_the_menu_that_is_neither_shipped_nor_compiled_is_slow(m
     assert (finding.mark, finding.fix) == ("slow", PREBUILD)
     assert finding.value.startswith("0 of 2 kernels of the menu, 0 of them shipped")
     KernelStore(default_store()).object_file(first).write_bytes(b"")
-    shipped_library(second).write_bytes(b"")
+    store.bring([(second, b"", CubinReport(*[0] * 9, "code"))])
     finding = judged()["machine code"]
     assert finding.mark == "slow"
     assert finding.value.startswith("1 of 2 kernels of the menu, 1 of them shipped, for other versions")

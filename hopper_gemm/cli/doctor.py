@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 
 from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
-from hopper_gemm.compiler.store import KernelStore, default_store, numbers_of, shipped, shipped_library
+from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, names_shipped, numbers_of, shipped
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import tables
@@ -167,7 +167,8 @@ def _machine_code(facts: Machine) -> list[MachineFinding]:
     """Count the kernels of the menu that a first call only loads, shipped or in the store; no finding without the DSL
     or TVM-FFI, by whose versions the store names them."""
     kernels = list(dict.fromkeys(menu_kernels(WHOLE_MENU)))
-    brought = {kernel for kernel in kernels if shipped_library(kernel).exists()}
+    names = names_shipped()
+    brought = {kernel for kernel in kernels if entry_digest(kernel, {}) in names}
     unused = bool(brought) and shipped(next(iter(brought))) is None
     store = KernelStore(default_store())
     try:

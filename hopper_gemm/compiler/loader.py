@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Any
 from hopper_gemm.compiler.abi import NO_FINISH, NO_SCALES
 from hopper_gemm.compiler.cubin import CubinReport, read_cubin
 from hopper_gemm.compiler.residency import resident_clusters
-from hopper_gemm.compiler.store import FUNCTION, AnyId, KernelId, KernelStore, UnwritableError, default_store, shipped
+from hopper_gemm.compiler.store import (
+    FUNCTION,
+    AnyId,
+    KernelId,
+    KernelStore,
+    Shipped,
+    UnwritableError,
+    default_store,
+    shipped,
+)
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -169,8 +178,8 @@ def load_binary(kernel: AnyId, store: Path | None = None) -> tuple[CubinReport, 
     kernels = KernelStore(store or default_store())
     with LOADING:
         if store is None and kernels.report(kernel) is None and (ready := shipped(kernel)) is not None:
-            with contextlib.suppress(RuntimeError):  # as it is where the package cannot be used as it was made
-                return ready[0], launcher_of(ready[1])
+            with contextlib.suppress(RuntimeError, OSError):  # as it is where the package cannot be used as it was made
+                return ready.report, launcher_in(ready)
         try:
             return compile_into(kernels, kernel), launcher_of(kernels.object_file(kernel))
         except UnwritableError as error:
@@ -189,12 +198,19 @@ def launcher_of(object_file: Path) -> Any:
         try:
             return load_shared(library, FUNCTION)
         except RuntimeError:
-            if object_file == library:
-                raise
-            # the DSL is no longer where it was when the library was made
+            pass  # the DSL is no longer where it was when the library was made
     from cutlass import cute
 
     return cute.runtime.load_module(str(object_file), enable_tvm_ffi=True)[FUNCTION]
+
+
+@cache
+def launcher_in(ready: Shipped) -> Any:
+    """The launcher of a kernel that the package brings, by way of a file that is gone once it is loaded."""
+    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+        library = Path(scratch) / "kernel.so"
+        library.write_bytes(ready.library())
+        return load_shared(library, FUNCTION)
 
 
 def link(object_file: bytes, portable: bool = False) -> bytes | None:

@@ -9,10 +9,11 @@ object file and of the shared library made of it, the digest of its kernel, and 
 look-up; an inconsistent entry counts as missing, and is compiled again. :mod:`hopper_gemm.compiler.trust` opens folders
 and files, and refuses those that another user owns or may write.
 
-A package may bring machine code too: a folder for each kind of host, with the library and the report of each kernel of
-the menu, made when its wheel is built and trusted as the package's own code is. Their names leave the versions out: the
-sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which versions of
-the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
+A package may bring machine code too: a folder for each kind of host, made when its wheel is built and trusted as the
+package's own code is. The libraries of a config, for all types, layouts and finishes, are much alike: packed into one
+file, beside a list of their reports, they take a fifth of what each takes compressed alone. Names leave the versions
+out: the sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which
+versions of the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import contextlib
 import fcntl
 import io
 import json
+import lzma
 import os
 import platform
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -212,21 +214,65 @@ def numbers_of(version: str) -> list[int]:
     return [*map(int, re.findall("[0-9]+", version))]
 
 
-def shipped_library(kernel: AnyId) -> Path:
-    """Return the path of a kernel's library in the package, whether or not the package brings it."""
-    return FOLDER / f"{entry_digest(kernel, {})}.so"
+@dataclass(frozen=True)
+class Shipped:
+    """A kernel that the package brings.
+
+    Args:
+        report: on its resources.
+        pack: file of its config's libraries, one behind the other, compressed.
+        at, size: bytes of the libraries before its own, and of its own.
+    """
+
+    report: CubinReport
+    pack: Path
+    at: int
+    size: int
+
+    def library(self) -> bytes:
+        """The shared library."""
+        return lzma.LZMADecompressor().decompress(self.pack.read_bytes(), self.at + self.size)[self.at :]
 
 
-def shipped(kernel: AnyId) -> tuple[CubinReport, Path] | None:
+def pack_of(kernel: AnyId) -> Path:
+    """Return the path of the pack that a kernel is in if the package brings it; its list lies beside it (``.json``)."""
+    alike = KernelId(kernel.config, "", "") if isinstance(kernel, KernelId) else kernel
+    return FOLDER / f"{entry_digest(alike, {})}.xz"
+
+
+def bring(kernels: Sequence[tuple[KernelId, bytes, CubinReport]]) -> None:
+    """Write the pack of a config's kernels, each with its library and its report, into :data:`FOLDER`; the first is
+    unpacked fastest."""
+    pack, at, listed = pack_of(kernels[0][0]), 0, {}
+    for kernel, library, report in kernels:
+        listed[entry_digest(kernel, {})] = {"at": at, "size": len(library), **asdict(report)}
+        at += len(library)
+    packed = lzma.compress(b"".join(library for _, library, _ in kernels), preset=9 | lzma.PRESET_EXTREME)
+    pack.write_bytes(packed)
+    pack.with_suffix(".json").write_text(sealed({"pack": sha256(packed), "kernels": listed}), encoding="utf-8")
+
+
+def names_shipped() -> set[str]:
+    """Names of the kernels that the package lists, whether or not they can be used here."""
+    found: set[str] = set()
+    for path in FOLDER.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or no list
+            found |= unsealed(path.read_text(encoding="utf-8"))["kernels"].keys()
+    return found
+
+
+def shipped(kernel: AnyId) -> Shipped | None:
     """The kernel that the package brings; None where it is damaged or missing, or versions are not :data:`TESTED`."""
-    library = shipped_library(kernel)
+    pack = pack_of(kernel)
     try:
         if not _tested(FOLDER, tuple(versions().items())):
             return None
-        entry = unsealed(library.with_suffix(".json").read_text())
-        if entry.pop("shared") != sha256(library.read_bytes()):
+        brought = unsealed(pack.with_suffix(".json").read_text(encoding="utf-8"))
+        entry = brought["kernels"][entry_digest(kernel, {})]
+        if brought["pack"] != sha256(pack.read_bytes()):
             return None
-        return CubinReport(**entry), library
+        at, size = entry.pop("at"), entry.pop("size")
+        return Shipped(CubinReport(**entry), pack, at, size)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

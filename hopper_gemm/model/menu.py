@@ -53,8 +53,8 @@ GATES = (
 Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when first asked for."""
 
 CORRECTED, WITHIN = 16, 1.1
-"""Kernels of a problem that trees rank again: the model's best, at most so many, that it expects to take at most so many
-times as long as its first. On problems left out of their fit, more kernels made picks no better."""
+"""Kernels of a problem that trees rank again: the model's best, so many at most, that it expects to take at most so
+many times as long as its first. On problems left out of their fit, more kernels made picks no better."""
 
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
@@ -164,8 +164,8 @@ class Choice(NamedTuple):
 
 
 def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Choice]:
-    """:func:`choices` of a single product, with the times that they were ranked by: the model's best (:data:`CORRECTED`)
-    by what launches like theirs took (:mod:`.correction`), the others by the model alone."""
+    """:func:`choices` of a single product, with the times that they were ranked by: the model's best
+    (:data:`CORRECTED`) by what launches like theirs took (:mod:`.correction`), the others by the model alone."""
     learnt = is_learnt(problem, finish)
     best = by_model(problem, count, chip, finish, CORRECTED if learnt else 0)
     seconds = np.array([candidate[0] for candidate in best])

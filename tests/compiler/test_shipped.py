@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
 
@@ -16,22 +15,19 @@ from hopper_gemm.compiler.loader import compile_into, link, load
 from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, versions
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.sealed import sealed
 from tests.compiler.test_shared import LOAD
 from tests.conftest import ROOT
 
 CONFIG, PROBLEM = GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512)
 KERNEL = KernelId.of(CONFIG, PROBLEM)
-NAME = entry_digest(KERNEL, {})
+OTHER = KernelId.of(CONFIG, GemmProblem(512, 512, 512, layouts="kn"))
 REPORT = CubinReport(*[0] * 9, "code")
 
 
 def bring(folder, library: bytes) -> None:
-    """Put a library into a package's folder."""
+    """Put a library into a package's folder, behind one of another layout."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{NAME}.so").write_bytes(library)
-    entry = {"shared": hashlib.sha256(library).hexdigest(), **asdict(REPORT)}
-    (folder / f"{NAME}.json").write_text(sealed(entry))
+    store.bring([(OTHER, b"other", replace(REPORT, code="other")), (KERNEL, library, REPORT)])
     (folder / store.TESTED).write_text(json.dumps({name: [version, version] for name, version in versions().items()}))
 
 
@@ -50,6 +46,9 @@ def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, mo
     monkeypatch.setattr(loader, "compile_into", None)
     loaded = load(CONFIG, PROBLEM)
     assert (loaded.launcher, loaded.report) == ((b"library", "hopper_gemm"), REPORT)
+    assert (store.shipped(OTHER).library(), store.shipped(OTHER).report.code) == (b"other", "other")
+    assert store.pack_of(OTHER) == store.pack_of(KERNEL)
+    assert store.names_shipped() == {entry_digest(one, {}) for one in (KERNEL, OTHER)}
 
 
 def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypatch, tmp_path):
@@ -60,29 +59,37 @@ def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypa
     assert load(CONFIG, PROBLEM, tmp_path / "named").launcher == KernelStore(tmp_path / "named").object_file(KERNEL)
 
 
-def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path):
+@pytest.mark.parametrize("failure", [RuntimeError("another processor"), OSError("no room for a temporary file")])
+def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path, failure):
     def compiled(store, kernel):
         store.put(kernel, b"object", REPORT)
         return REPORT
 
-    def launcher(path):
-        if path.suffix == ".so":
-            raise RuntimeError("another processor")
-        return path
+    def refused(path, function):
+        raise failure
 
-    monkeypatch.setattr(loader, "launcher_of", launcher)
+    monkeypatch.setattr(loader, "load_shared", refused)
+    monkeypatch.setattr(loader, "launcher_of", lambda path: path)
     monkeypatch.setattr(loader, "compile_into", compiled)
+    loader.launcher_in.cache_clear()
     assert load(CONFIG, PROBLEM).launcher.parent == tmp_path / "store"
 
 
-@pytest.mark.parametrize("damage", ["library", "report", "none"])
-def test_a_damaged_or_missing_file_counts_as_absent(brought, damage):
+def test_a_kernel_that_its_configs_pack_lacks_is_absent(brought):
+    assert store.shipped(KernelId.of(CONFIG, GemmProblem(512, 512, 512, "fp16"))) is None
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".json"])
+@pytest.mark.parametrize("content", [b"[]", None], ids=["damaged", "missing"])
+def test_a_damaged_or_missing_file_counts_as_absent(brought, suffix, content):
+    file = store.pack_of(KERNEL).with_suffix(suffix)
     assert store.shipped(KERNEL) is not None
-    if damage == "none":
-        (brought / f"{NAME}.so").unlink()
+    if content is None:
+        file.unlink()
     else:
-        (brought / f"{NAME}.{'so' if damage == 'library' else 'json'}").write_bytes(b"[]")
+        file.write_bytes(content)
     assert store.shipped(KERNEL) is None
+    assert store.names_shipped() == (set() if suffix == ".json" else {entry_digest(one, {}) for one in (KERNEL, OTHER)})
 
 
 @pytest.mark.parametrize(
@@ -160,7 +167,7 @@ def test_a_portable_library_names_no_folder_and_is_loaded_without_the_dsl(tmp_pa
     assert portable is not None
     assert b"site-packages" not in portable
     assert b"site-packages" in store.object_file(KERNEL).with_suffix(".so").read_bytes()
-    bring(tmp_path / "package", portable)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "package" / f"{NAME}.so")]
+    (tmp_path / "portable.so").write_bytes(portable)
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "portable.so")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert told.stdout.strip() == "False True"
