@@ -119,7 +119,7 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
     yield from (("ladder", step) for step in steps)
     for pair in pairs(DRAW_SEED, DRAWN):
         yield "drawn", pair.kernel
-    observed = [*steps, *(KernelId.of(kernel, _problem(kernel)) for kernel in binaries()[:: 128 // OBSERVED])]
+    observed = [*steps, *(KernelId.of(kernel, _problem(kernel)) for kernel in binaries()[:: len(binaries()) // OBSERVED])]
     for kernel in observed:
         for observer in (METER, TRACE):
             name = observer.rpartition(":")[2].lower()

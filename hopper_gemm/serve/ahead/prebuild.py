@@ -73,8 +73,8 @@ def prebuild(
         problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
             finish as a pair: ``hopper_gemm.Epilogue(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Epilogue(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
-        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 128 at
-            most; with a finish as a third element those that serve it, of gated layers 136 at most.
+        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 256 at
+            most; with a finish as a third element those that serve it, for gated layers with some of their own.
             :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
