@@ -119,7 +119,8 @@ def _kernels(refused: Counter[str]) -> Iterator[tuple[str, AnyId]]:
     yield from (("ladder", step) for step in steps)
     for pair in pairs(DRAW_SEED, DRAWN):
         yield "drawn", pair.kernel
-    observed = [*steps, *(KernelId.of(kernel, _problem(kernel)) for kernel in binaries()[:: len(binaries()) // OBSERVED])]
+    some = binaries()[:: len(binaries()) // OBSERVED]
+    observed = [*steps, *(KernelId.of(kernel, _problem(kernel)) for kernel in some)]
     for kernel in observed:
         for observer in (METER, TRACE):
             name = observer.rpartition(":")[2].lower()

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError
 
 from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
-from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, names_shipped, numbers_of, shipped
+from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, names_shipped, numbers_of, tested_here
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import tables
@@ -169,9 +169,9 @@ def _machine_code(facts: Machine) -> list[MachineFinding]:
     kernels = list(dict.fromkeys(menu_kernels(WHOLE_MENU)))
     names = names_shipped()
     brought = {kernel for kernel in kernels if entry_digest(kernel, {}) in names}
-    unused = bool(brought) and shipped(next(iter(brought))) is None
     store = KernelStore(default_store())
     try:
+        unused = bool(brought) and not tested_here()
         ready = {kernel for kernel in kernels if store.object_file(kernel).exists()} | (set() if unused else brought)
     except PackageNotFoundError:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import shutil
 import subprocess
 import tempfile
@@ -206,10 +207,16 @@ def launcher_of(object_file: Path) -> Any:
 
 @cache
 def launcher_in(ready: Shipped) -> Any:
-    """The launcher of a kernel that the package brings, by way of a file that is gone once it is loaded."""
-    with tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch:
+    """The launcher of a kernel that the package brings. Its library is a file in memory, so that it needs no disk from
+    which programs may run; the loader wants a name that ends in ``.so``."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hopper-gemm-") as scratch,
+        open(os.memfd_create("hopper_gemm"), "wb") as memory,
+    ):
+        memory.write(ready.library())
+        memory.flush()
         library = Path(scratch) / "kernel.so"
-        library.write_bytes(ready.library())
+        library.symlink_to(f"/proc/self/fd/{memory.fileno()}")
         return load_shared(library, FUNCTION)
 
 

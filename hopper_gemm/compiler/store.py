@@ -23,7 +23,6 @@ import contextlib
 import fcntl
 import io
 import json
-import lzma
 import os
 import platform
 import re
@@ -32,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -221,17 +221,24 @@ class Shipped:
     Args:
         report: on its resources.
         pack: file of its config's libraries, one behind the other, compressed.
+        digest: of the file.
         at, size: bytes of the libraries before its own, and of its own.
     """
 
     report: CubinReport
     pack: Path
+    digest: str
     at: int
     size: int
 
     def library(self) -> bytes:
-        """The shared library."""
-        return lzma.LZMADecompressor().decompress(self.pack.read_bytes(), self.at + self.size)[self.at :]
+        """The shared library; a RuntimeError where the file is no longer what it was."""
+        import lzma
+
+        packed = self.pack.read_bytes()
+        if sha256(packed) != self.digest:
+            raise RuntimeError(f"{self.pack} was replaced; start the process again")
+        return lzma.LZMADecompressor().decompress(packed, self.at + self.size)[self.at :]
 
 
 def pack_of(kernel: AnyId) -> Path:
@@ -243,6 +250,8 @@ def pack_of(kernel: AnyId) -> Path:
 def bring(kernels: Sequence[tuple[KernelId, bytes, CubinReport]]) -> None:
     """Write the pack of a config's kernels, each with its library and its report, into :data:`FOLDER`; the first is
     unpacked fastest."""
+    import lzma
+
     pack, at, listed = pack_of(kernels[0][0]), 0, {}
     for kernel, library, report in kernels:
         listed[entry_digest(kernel, {})] = {"at": at, "size": len(library), **asdict(report)}
@@ -253,26 +262,35 @@ def bring(kernels: Sequence[tuple[KernelId, bytes, CubinReport]]) -> None:
 
 
 def names_shipped() -> set[str]:
-    """Names of the kernels that the package lists, whether or not they can be used here."""
+    """Names of the kernels whose packs the package brings, whether or not they can be used here."""
     found: set[str] = set()
-    for path in FOLDER.glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or no list
-            found |= unsealed(path.read_text(encoding="utf-8"))["kernels"].keys()
+    for pack in FOLDER.glob("*.xz"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # a damaged list
+            found |= unsealed(pack.with_suffix(".json").read_text(encoding="utf-8"))["kernels"].keys()
     return found
 
 
+def tested_here() -> bool:
+    """Return True if what the package brings can be used: with the installed versions, which are :data:`TESTED`, and a
+    Python that has lzma, which some lack."""
+    try:
+        return find_spec("_lzma") is not None and _tested(FOLDER, tuple(versions().items()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
 def shipped(kernel: AnyId) -> Shipped | None:
-    """The kernel that the package brings; None where it is damaged or missing, or versions are not :data:`TESTED`."""
+    """The kernel that the package brings; None where it is damaged, missing or not :func:`tested_here`."""
+    if not tested_here():
+        return None
     pack = pack_of(kernel)
     try:
-        if not _tested(FOLDER, tuple(versions().items())):
-            return None
         brought = unsealed(pack.with_suffix(".json").read_text(encoding="utf-8"))
         entry = brought["kernels"][entry_digest(kernel, {})]
         if brought["pack"] != sha256(pack.read_bytes()):
             return None
         at, size = entry.pop("at"), entry.pop("size")
-        return Shipped(CubinReport(**entry), pack, at, size)
+        return Shipped(CubinReport(**entry), pack, brought["pack"], at, size)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -54,7 +54,7 @@ Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; t
 
 CORRECTED, WITHIN = 16, 1.1
 """Kernels of a problem that trees rank again: the model's best, so many at most, that it expects to take at most so
-many times as long as its first. On problems left out of their fit, more kernels made picks no better."""
+many times as long as its first."""
 
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
@@ -189,7 +189,7 @@ def by_model(
 
     Args:
         problem, chip, finish: as of :func:`choose`.
-        count: how many.
+        count: how many, at least one.
         close: how many if the rest are expected within :data:`WITHIN` of the first.
     """
     offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)

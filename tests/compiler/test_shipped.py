@@ -23,6 +23,14 @@ KERNEL = KernelId.of(CONFIG, PROBLEM)
 OTHER = KernelId.of(CONFIG, GemmProblem(512, 512, 512, layouts="kn"))
 REPORT = CubinReport(*[0] * 9, "code")
 
+BROUGHT = """
+from hopper_gemm.compiler import store
+from tests.compiler.test_shipped import KERNEL
+def brought_by(package):
+    store.FOLDER = package
+    return launcher_in(store.shipped(KERNEL))
+"""
+
 
 def bring(folder, library: bytes) -> None:
     """Put a library into a package's folder, behind one of another layout."""
@@ -38,7 +46,9 @@ def brought(monkeypatch, tmp_path):
     monkeypatch.setattr(loader, "default_store", lambda: tmp_path / "store")
     monkeypatch.setattr(loader, "resident_clusters", lambda size: 132)
     bring(tmp_path / "package", b"library")
-    return tmp_path / "package"
+    loader.launcher_in.cache_clear()
+    yield tmp_path / "package"
+    loader.launcher_in.cache_clear()
 
 
 def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, monkeypatch):
@@ -71,7 +81,6 @@ def test_what_cannot_be_loaded_here_is_compiled(brought, monkeypatch, tmp_path, 
     monkeypatch.setattr(loader, "load_shared", refused)
     monkeypatch.setattr(loader, "launcher_of", lambda path: path)
     monkeypatch.setattr(loader, "compile_into", compiled)
-    loader.launcher_in.cache_clear()
     assert load(CONFIG, PROBLEM).launcher.parent == tmp_path / "store"
 
 
@@ -89,7 +98,21 @@ def test_a_damaged_or_missing_file_counts_as_absent(brought, suffix, content):
     else:
         file.write_bytes(content)
     assert store.shipped(KERNEL) is None
-    assert store.names_shipped() == (set() if suffix == ".json" else {entry_digest(one, {}) for one in (KERNEL, OTHER)})
+    listed = content is not None and suffix == ".xz"
+    assert store.names_shipped() == ({entry_digest(one, {}) for one in (KERNEL, OTHER)} if listed else set())
+
+
+def test_a_pack_that_was_replaced_since_the_look_up_is_not_unpacked(brought):
+    ready = store.shipped(KERNEL)
+    store.bring([(KERNEL, b"another", REPORT)])
+    with pytest.raises(RuntimeError, match="was replaced; start the process again"):
+        ready.library()
+    assert store.shipped(KERNEL).library() == b"another"
+
+
+def test_a_python_without_lzma_compiles(brought, monkeypatch):
+    monkeypatch.setattr(store, "find_spec", lambda name: None)
+    assert store.shipped(KERNEL) is None
 
 
 @pytest.mark.parametrize(
@@ -160,14 +183,15 @@ def test_without_a_range_of_versions_nothing_is_used(brought):
 
 
 @pytest.mark.compile
-def test_a_portable_library_names_no_folder_and_is_loaded_without_the_dsl(tmp_path):
-    store = KernelStore(tmp_path / "store")
-    compile_into(store, KERNEL)
-    portable = link(store.object_file(KERNEL).read_bytes(), portable=True)
+def test_a_portable_library_names_no_folder_and_is_loaded_from_its_pack_without_the_dsl(brought, tmp_path):
+    own = KernelStore(tmp_path / "store")
+    compile_into(own, KERNEL)
+    portable = link(own.object_file(KERNEL).read_bytes(), portable=True)
     assert portable is not None
     assert b"site-packages" not in portable
-    assert b"site-packages" in store.object_file(KERNEL).with_suffix(".so").read_bytes()
-    (tmp_path / "portable.so").write_bytes(portable)
-    command = [sys.executable, "-c", LOAD, str(tmp_path / "portable.so")]
+    assert b"site-packages" in own.object_file(KERNEL).with_suffix(".so").read_bytes()
+    bring(brought, portable)
+    packed = LOAD.replace("import launcher_of", "import launcher_in").replace("launcher_of(Path(", "brought_by(Path(")
+    command = [sys.executable, "-c", BROUGHT + packed, str(brought)]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert told.stdout.strip() == "False True"

@@ -238,7 +238,7 @@ def test_what_a_store_has_is_not_compiled_and_what_no_store_can_keep_is_the_call
     compiler.end()
     for change in (
         lambda: KernelStore(default_store()).put(kernel, b"object", REPORT),
-        lambda: monkeypatch.setattr(store, "shipped", lambda kernel: (REPORT, tmp_path)),
+        lambda: monkeypatch.setattr(store, "shipped", lambda kernel: store.Shipped(REPORT, tmp_path, "", 0, 0)),
         lambda: monkeypatch.setattr(KernelStore, "prepare", lambda self: (_ for _ in ()).throw(PermissionError())),
     ):
         compiler.submitted.clear()

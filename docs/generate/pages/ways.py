@@ -20,6 +20,7 @@ from docs.generate.pages.prices import (
     LAYER_IN_GRAPHS,
     MODEL,
     STEP,
+    ahead_from,
     example_tables,
 )
 from hopper_gemm.tune.statistics import Ratio
@@ -30,9 +31,6 @@ RECIPES = {"tensor": "one scale, untuned", "row:128": "a scale a row, promoted, 
 
 LONG = 1024
 """Tokens from which a compiled layer is ahead without CUDA graphs: below, our calls keep the host longer."""
-
-FEW = 16
-"""Tokens from which a compiled layer is ahead in CUDA graphs on an H100; one token is best left to the compiler."""
 
 GATED = 4096
 """Tokens from which training a layer of gated experts is ahead."""
@@ -64,6 +62,7 @@ def ways(examples: Path | None = None) -> str:
         rows = (row for title in titles for row in tables[title]["rows"])
         return figure(timed(row, name) for row in rows if row.get("tokens", 0) >= least)
 
+    few = ahead_from(tables[COMPILED_ON_H100]["rows"], "fused, compiled graph")
     fp8, groups = picked_figures("fp8", "recipe"), picked_figures("groups", "kind")
     example = "`python examples/llama_layer.py`"
     compiled = "`python examples/llama_layer.py --compile`"
@@ -100,9 +99,9 @@ def ways(examples: Path | None = None) -> str:
             compiled,
         ),
         (
-            f"the same from {FEW} tokens on, most products picked (an H100)",
+            f"the same from {few} tokens on, most products picked (an H100)",
             "the same",
-            layer((COMPILED_ON_H100,), "fused, compiled graph", FEW),
+            layer((COMPILED_ON_H100,), "fused, compiled graph", few),
             "torch.compile",
             compiled,
         ),
