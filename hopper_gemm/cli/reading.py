@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,6 +18,7 @@ from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, wording
 from hopper_gemm.tune.study.files import shown, write_whole
 
 if TYPE_CHECKING:
+    from hopper_gemm.serve.ahead.prebuild import MenuPart
     from hopper_gemm.tune.study.reader import Study
     from hopper_gemm.tune.tables.view import View
 
@@ -345,10 +346,14 @@ def seal(
 def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    dtype: Annotated[options.DtypeName | None, typer.Option(help=f"{options.TYPES}. Default: bf16.")] = None,
+    dtype: Annotated[
+        options.DtypeName | None, typer.Option(help=f"{options.TYPES}. With --scales: e4m3, e5m2 ... Default: bf16.")
+    ] = None,
     layouts: Annotated[
         options.LayoutsName | None, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
     ] = None,
+    scales: options.Scales = None,
+    promote: options.Promote = 0,
     menu: Annotated[
         bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
     ] = False,
@@ -360,32 +365,37 @@ def prebuild(
 ) -> None:
     """Compile ahead what matmul runs on problems.
 
-    With --menu every kernel that it picks for untuned problems: bf16 and fp16 in all layouts, and layers with the usual
-    epilogues; with --dtype or --layouts the products of these alone. First calls then load a kernel instead of
-    compiling it; what was compiled stays if the command is stopped. No GPU is needed.
+    With --menu every kernel that it picks for untuned problems: bf16 and fp16 in all layouts, layers with the usual
+    epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products of these alone. First calls then
+    load a kernel instead of compiling it; what was compiled stays if the command is stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import KernelStore, default_store
+    from hopper_gemm.model.problem import BLOCK, GemmProblem
+    from hopper_gemm.model.recipe import recipe_of
     from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU
     from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.study.shapes import problems_of
 
     if menu and (sizes or shapes):
         raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
-    _, _, problems = ("", "", ()) if menu else problems_of(shapes, sizes or (), "burst")
-    if sizes:
-        problems = tuple(replace(problem, dtype=dtype or "bf16", layouts=layouts or "kk") for problem in problems)
-    problems = options.with_rule(problems, batch_invariant)
-    kind, whole = kind_of(gpu), menu and dtype is None and layouts is None
-    parts = WHOLE_MENU if whole else [(dtype or "bf16", layouts or "kk")] * menu
+    like = GemmProblem(16, 16, BLOCK)
+    _, _, problems = ("", "", (like,)) if menu else problems_of(shapes, sizes or (), "burst")
+    if not shapes:
+        problems = tuple(replace(problem, layouts=layouts or "kk") for problem in problems)
+    if scales or not shapes:
+        problems = options.with_recipe(problems, dtype or "bf16", scales, promote)
+    kind, whole = kind_of(gpu), menu and (dtype, layouts, scales) == (None, None, None)
+    parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()
+    of_part = f" for {problems[0].dtype} {recipe_of(problems[0]) or problems[0].layouts}" * (menu and not whole)
+    problems = () if menu else options.with_rule(problems, batch_invariant)
     done = compile_ahead(
         problems, menu=parts, context=context, gpu=kind, chip=chip_here(kind, sms), watch=paced(stderr)
     )
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        of_part = "of the menu" if whole else f"of the menu for {dtype or 'bf16'} {layouts or 'kk'}"
-        what = of_part if menu else f"serve {len(problems)} problems"
+        what = f"of the menu{of_part}" if menu else f"serve {len(problems)} problems"
         usage = KernelStore(default_store()).usage()
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
         print(f"it holds {usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB")

@@ -24,7 +24,7 @@ from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.parts import PartsAtLaunch
 from hopper_gemm.model.predict import Fixed, Prediction, predict, predict_fixed
-from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.problem import ELEMENT_BYTES, OPERAND_BYTES, GemmProblem, types_of
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle
 from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
@@ -70,17 +70,23 @@ def binaries() -> tuple[Kernel, ...]:
     return tuple(plain.but(**values) for values in listed)
 
 
-def suited(dtype: str, layouts: str, finish: Epilogue | None = None) -> list[Kernel]:
-    """The binaries that can run some problem of an element type and layouts, with a finish if there is one."""
+def suited(like: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
+    """The binaries that can run some problem of the kind of another, whatever its sizes are: of its types, layouts,
+    recipe and grouping, with a finish if there is one."""
 
     def smallest(kernel: Kernel) -> GemmProblem:
         """A problem of one cluster tile."""
         sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-        k = kernel.tile_k * kernel.split_k * kernel.stages
-        return GemmProblem(*(sides[::-1] if kernel.swap_ab else sides), k, dtype, layouts)
+        m, n = sides[::-1] if kernel.swap_ab else sides
+        k = kernel.tile_k * kernel.split_k * kernel.stages * ELEMENT_BYTES // OPERAND_BYTES[types_of(like.dtype)[0]]
+        return replace(like, m=m, n=n, k=k)
 
-    gated = finish is not None and finish.gated
-    offered = dict.fromkeys(way.compiled() for way in menu(gated=True)) if gated else binaries()
+    if isinstance(like, GroupedProblem):
+        static = _for_groups(finish)
+        offered = [one for one in (*static, *(kernel.but(scheduler="dynamic") for kernel in static)) if is_legal(one)]
+    else:
+        gated = finish is not None and finish.gated
+        offered = [*dict.fromkeys(way.compiled() for way in menu(gated=True))] if gated else [*binaries()]
     return [kernel for kernel in offered if not pair_reasons(kernel, smallest(kernel), finish)]
 
 
@@ -229,13 +235,18 @@ def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
     return seconds, number, fixed.kernel.part_order == "part", fixed.kernel.raster
 
 
+def _for_groups(finish: Epilogue | None) -> list[Kernel]:
+    """The kernels that groups choose from, each legal by itself, with the static scheduler."""
+    offered = menu(False, True) if finish is not None and finish.gated else binaries()
+    return [*dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered)]
+
+
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:
     """The kernels for groups, best first: by the times of dense problems that have as many tiles. The routing of rows
     is not known: of :data:`ROUTED`, the product of the times counts."""
     spreads = ROUTED if problem.grouping == "rows" else (1,)
     ranked: dict[Kernel, float] = {}
-    offered = menu(False, True) if finish is not None and finish.gated else binaries()
-    for kernel in dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered):
+    for kernel in _for_groups(finish):
         if is_legal(kernel, problem, finish):
             dense = [replace(problem, groups=max(1, problem.groups // spread)).even(kernel) for spread in spreads]
             for way in launches(kernel):

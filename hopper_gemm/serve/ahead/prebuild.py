@@ -15,10 +15,11 @@ from hopper_gemm.compiler.extension import extension_of
 from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
 from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.lookup import find, tables
 from hopper_gemm.model.menu import suited
-from hopper_gemm.model.problem import FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
-from hopper_gemm.model.recipe import finish_of
+from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
+from hopper_gemm.model.recipe import ScaledProblem, finish_of
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import CONTEXTS, slug
 from hopper_gemm.serve import EXTENSION
@@ -30,13 +31,21 @@ EPILOGUES = (
 )
 """Epilogues that most models need."""
 
-MenuPart = tuple[str, str] | tuple[str, str, Epilogue]
+MenuPart = tuple[str, str] | tuple[str, str, Epilogue] | GemmProblem
+"""A kind of products: element types and layouts, maybe with a finish; or a problem of FP8 or of groups whose sizes do
+not matter."""
+
+RECIPES = (("tensor", 0), ("row", 0), ("row", BLOCK), ("blocks", BLOCK))
+"""Scales of FP8, and the elements of k between promotions."""
 
 WHOLE_MENU: tuple[MenuPart, ...] = (
     *((dtype, layouts) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
     *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in EPILOGUES),
+    *(ScaledProblem(16, 16, BLOCK, "e4m3_bf16", promote=promote, scales=scales) for scales, promote in RECIPES),
+    GroupedProblem(8, 8, 8),
 )
-"""Parts of the menu that a model of bf16 or fp16 calls: products in all layouts, and layers, along k, with a finish."""
+"""Parts of the menu that most models call: products of bf16 and fp16 in all layouts, and layers, along k, with a
+finish; products of FP8; groups of rows of bf16."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,9 @@ def prebuild(
             finish as a pair: ``hopper_gemm.Epilogue(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Epilogue(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
         menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 256 at
-            most; with a finish as a third element those that serve it, for gated layers with some of their own.
-            :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
+            most; with a finish as a third element those that serve it, for gated layers with some of their own; or a
+            problem of FP8 or of groups, whose sizes do not matter, for all of its kind. :data:`WHOLE_MENU` of this
+            module has all that ``hopper-gemm prebuild --menu`` compiles.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
@@ -105,6 +115,8 @@ def prebuild(
         raise ValueError(f"workers must be 1 or more but got {workers}")
     menu = listed("menu", menu, "(element type, layouts)")
     for types in menu:
+        if isinstance(types, GemmProblem):
+            continue
         size = len(types) if isinstance(types, tuple | list) else 0
         if size != 2 and not (size == 3 and isinstance(types[2], Epilogue)):
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
@@ -115,8 +127,8 @@ def prebuild(
         with_finish = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None)
         problem, finish = given if with_finish else (given, None)
         pairs[GemmProblem.of(problem), finish] = None
-    parts = [(dtype, next(iter(finish), None)) for dtype, _, *finish in menu]
-    for dtype, finish in (*((problem.dtype, finish or finish_of(problem)) for problem, finish in pairs), *parts):
+    kinds = map(example_of, menu)
+    for dtype, finish in ((problem.dtype, finish or finish_of(problem)) for problem, finish in (*pairs, *kinds)):
         if dtype in FP8_DTYPES and not (finish and finish.scales):
             raise ValueError(f"prebuild needs the scales of {dtype}; give it with hopper_gemm.Epilogue(scales='row')")
     wanted: list[AnyId] = [
@@ -130,10 +142,18 @@ def prebuild(
 def menu_kernels(parts: Iterable[MenuPart]) -> list[KernelId]:
     """Return the kernels of parts of the menu."""
     return [
-        KernelId.of(kernel, GemmProblem(8, 8, 8, dtype, layouts), finish=next(iter(finish), None))
-        for dtype, layouts, *finish in parts
-        for kernel in suited(dtype, layouts, *finish)
+        KernelId.of(kernel, like, finish=finish)
+        for like, finish in map(example_of, parts)
+        for kernel in suited(like, finish)
     ]
+
+
+def example_of(part: MenuPart) -> tuple[GemmProblem, Epilogue | None]:
+    """Return a problem of a part's kind, and its finish."""
+    if isinstance(part, GemmProblem):
+        return part, None
+    dtype, layouts, *finish = part
+    return GemmProblem(8, 8, 8, dtype, layouts), next(iter(finish), None)
 
 
 def build(

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,8 +17,10 @@ from hopper_gemm.cli.reading import paced
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
-from hopper_gemm.model.menu import choose
+from hopper_gemm.model.grouped import GroupedProblem
+from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem, finish_of
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
@@ -25,6 +28,14 @@ from tests.command import run
 
 IN_NO_TABLE = 4104, 4104
 """n and k at which no problem was tuned, so that the model picks: for a row a kernel of tile_n 8."""
+
+SCALED = {
+    problem.recipe: problem
+    for problem in (
+        ScaledProblem(16, 16, 128, "e4m3_bf16", promote=promote, scales=scales)
+        for scales, promote in (("tensor", 0), ("row", 0), ("row", 128), ("blocks", 128))
+    )
+}
 
 REPORT = CubinReport(*[0] * 9, "code")
 
@@ -94,6 +105,21 @@ def test_the_whole_menu_has_every_pick_of_both_types_all_layouts_and_the_usual_e
             problem = GemmProblem(*sizes, dtype, layouts)
             pick = choose(problem, finish=finish)
             assert KernelId.of(pick, problem, finish=finish) in ready, (problem, finish, pick)
+        for like in (*SCALED.values(), GroupedProblem(8, 8, 8, groups=2)):
+            problem = replace(like, m=sizes[0], n=sizes[1], k=sizes[2])
+            assert KernelId.of(choices(problem, 1)[0], problem) in ready, problem
+
+
+def test_a_problem_of_any_sizes_stands_for_all_of_its_kind(pool, tmp_path):
+    for like in (SCALED["row:128"], GroupedProblem(8, 8, 8)):
+        done = hopper_gemm.prebuild(menu=[like], store=tmp_path)
+        kernels = module.menu_kernels([replace(like, m=4096)])
+        assert done.kernels == len(kernels) > 64
+        assert {(kernel.dtype, kernel.promote, kernel.finish) for kernel in kernels} == {
+            (like.dtype, like.promote, finish_of(like))
+        }
+    with pytest.raises(ValueError, match="prebuild needs the scales of e4m3_bf16"):
+        hopper_gemm.prebuild(menu=[GemmProblem(16, 16, 128, "e4m3_bf16")], store=tmp_path)
 
 
 def test_an_element_of_the_menu_may_have_a_finish(pool, tmp_path):
@@ -118,8 +144,9 @@ def test_progress_comes_at_intervals_and_at_the_end():
     ("options", "parts"),
     [
         ([], module.WHOLE_MENU),
-        (["--dtype", "fp16"], [("fp16", "kk")]),
-        (["--layouts", "mn"], [("bf16", "mn")]),
+        (["--dtype", "fp16"], (GemmProblem(16, 16, 128, "fp16"),)),
+        (["--layouts", "mn"], (GemmProblem(16, 16, 128, layouts="mn"),)),
+        (["--dtype", "e4m3", "--scales", "blocks"], (SCALED["blocks"],)),
     ],
 )
 def test_the_command_compiles_the_whole_menu_or_one_part_and_says_how_much_the_store_holds(
