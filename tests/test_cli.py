@@ -56,7 +56,7 @@ FP8_ROWS = ["--dtype", "e4m3", "--scales", "row"]
             ["explain", "64", "64", "64", "--dtype", "e4m3"],
             "--dtype e4m3 must stand beside --scales, which are",
         ),
-        (["prebuild", "64", "64", "64", "--dtype", "e4m3_bf16"], "prebuild needs the scales of e4m3_bf16"),
+        (["prebuild", "64", "64", "64", "--dtype", "e4m3_bf16"], "--dtype e4m3_bf16 must stand beside --scales"),
         (["tune", "64", "64", "64", "--backend", "replay", "--cluster"], "--cluster measures on other hosts but"),
         (["compare", "64", "64", "64", "--backend", "replay", "--against", ","], "against: "),
         (["compare", *FP8_ROWS, "--promote", "64", "64", "64", "64"], "promote must be one of"),
