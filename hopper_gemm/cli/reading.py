@@ -381,9 +381,9 @@ def prebuild(
         raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
     like = GemmProblem(16, 16, BLOCK)
     _, _, problems = ("", "", (like,)) if menu else problems_of(shapes, sizes or (), "burst")
-    if not shapes:
+    if menu or sizes:
         problems = tuple(replace(problem, layouts=layouts or "kk") for problem in problems)
-    if scales or not shapes:
+    if menu or sizes or scales:
         problems = options.with_recipe(problems, dtype or "bf16", scales, promote)
     kind, whole = kind_of(gpu), menu and (dtype, layouts, scales) == (None, None, None)
     parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()

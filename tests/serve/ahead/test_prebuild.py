@@ -24,6 +24,7 @@ from hopper_gemm.model.recipe import ScaledProblem, finish_of
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
+from hopper_gemm.tune.study.shapes import problems_of
 from tests.command import run
 
 IN_NO_TABLE = 4104, 4104
@@ -237,3 +238,27 @@ def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path, extensio
     assert told["extension"]
     assert KernelStore(default_store()).usage().kernels == 1
     assert "1 kernels serve 1 problems, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "problems"),
+    [
+        ([], [*problems_of(None, (), "burst")[2]]),
+        (["64", "7168", "2048"], [GemmProblem(64, 7168, 2048)]),
+        (["64", "7168", "2048", "--layouts", "kn", "--dtype", "fp16"], [GemmProblem(64, 7168, 2048, "fp16", "kn")]),
+        (
+            ["64", "7168", "2048", "--dtype", "e4m3", "--scales", "row", "--promote", "128"],
+            [ScaledProblem(64, 7168, 2048, "e4m3_bf16", promote=128, scales="row")],
+        ),
+    ],
+)
+def test_the_command_compiles_problems_as_they_are_given_and_those_of_a_list_as_it_has_them(
+    monkeypatch, tmp_path, options, problems
+):
+    given = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        module, "prebuild", lambda problems, menu, **named: given.append([*problems]) or module.Prebuilt(1, 1, {}, True)
+    )
+    assert CliRunner().invoke(app, ["prebuild", "--gpu", "h200", *options]).exit_code == 0
+    assert given == [problems]
