@@ -3,7 +3,8 @@
 A time of a process is that from its start until the product is there, imports included. Processes alternate, ours and
 torch's; medians. The kernels are compiled before, unless the package brings them, and no call is torch's. Each further
 problem is a new one for the process: its pick, its kernel's load and its launch. Then the parts of one first product,
-in order. Run it from the repository's root, on an idle machine: ``python -m benchmarks.first [--processes 20]``.
+in order, and the picks of the problems that were drawn last. Run it from the repository's root, on an idle machine:
+``python -m benchmarks.first [--processes 20]``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ import os
 import subprocess
 import sys
 import time
-from statistics import median
+from statistics import median, quantiles
 
 from benchmarks import need_hopper
+from benchmarks.fresh import LAST_SEEDS, drawn
+from hopper_gemm.model.menu import choose
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.roofline import Chip
+from hopper_gemm.serve.kernels import chip_of
 
 PROBLEMS = [(m, n, k) for m in (1, 16, 256, 4096) for n, k in ((4096, 4096), (6144, 4096), (4096, 14336))]
 """The first, and further ones."""
@@ -92,6 +98,17 @@ def first(way: str) -> tuple[float, list[float]]:
         return there, json.loads(process.stdout.read())
 
 
+def picks(seed: int, chip: Chip) -> list[float]:
+    """Milliseconds of the pick of each problem that a seed draws, in a process that has picked before."""
+    taken = []
+    choose(GemmProblem(*PROBLEMS[0]), chip)
+    for _, problem in drawn(seed):
+        began = time.perf_counter()
+        choose(problem, chip)
+        taken.append(1e3 * (time.perf_counter() - began))
+    return taken
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -113,6 +130,10 @@ def main() -> None:
     gap = median(ours - theirs for (ours, _), (theirs, _) in zip(runs["ours"][1:], runs["torch"][1:], strict=True))
     print(f"ours is {gap:.3f} s behind")
     subprocess.run([sys.executable, "-c", PARTS, *map(str, PROBLEMS[0])], env=ENVIRONMENT, check=True)
+    for name in LAST_SEEDS:
+        each = picks(int(name.removeprefix("fresh-")), chip_of(0))
+        most = f"nine in ten {quantiles(each, n=10)[-1]:.3f}, most {max(each):.3f}"
+        print(f"a pick of {name}: {median(each):.3f} ms, {most}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+import hopper_gemm.model.menu as menus
 from benchmarks.fresh import drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from benchmarks.picks import correct, fit
@@ -115,7 +116,7 @@ def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
 
 def test_trees_that_know_what_the_model_missed_choose_the_fastest(monkeypatch):
     """Kernels that swap A and B, or those that do not, take twice as long as the model says: those it ranks first."""
-    monkeypatch.setattr(fit, "WITHIN", 4.0)
+    monkeypatch.setattr(menus, "WITHIN", 4.0)
     one = measured(PROBLEMS[0])
     _, rows = fit.rows_of(one, FITTED)
     swapped = np.array([kernel.swap_ab for kernel in one.kernels])

@@ -31,7 +31,7 @@ from benchmarks.held_out import read_held_out
 from benchmarks.picks.bursts import Bursts, bursts_of
 from docs.generate.measurements import measurement, record
 from hopper_gemm.model.correction import Correction, Tree, features, shipped
-from hopper_gemm.model.menu import CORRECTED, WITHIN
+from hopper_gemm.model.menu import close_to_first
 from hopper_gemm.model.predict import Fixed, ModelConstants, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
@@ -246,8 +246,8 @@ def first_choices(constants: ModelConstants, correction: Correction, one: Bursts
     correction of its best kernels, and the mean squared errors of each."""
     seconds, rows = rows_of(one, constants)
     corrected, found = seconds * correction(rows), {}
-    best = seconds.argsort(kind="stable")[:CORRECTED]
-    best = best[seconds[best] <= WITHIN * seconds[best[0]]]
+    best = seconds.argsort(kind="stable")
+    best = best[: close_to_first(seconds[best])]
     for name, times, chosen in (("model", seconds, best[0]), ("trees", corrected, best[corrected[best].argmin()])):
         off = np.log(times / one.seconds)
         near, every = np.mean(off[one.share > CLOSE] ** 2), np.mean(np.minimum(abs(off), FAR) ** 2)

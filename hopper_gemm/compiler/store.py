@@ -11,9 +11,9 @@ and files, and refuses those that another user owns or may write.
 
 A package may bring machine code too: a folder for each kind of host, made when its wheel is built and trusted as the
 package's own code is. The libraries of a config, for all types, layouts and finishes, are much alike: packed into one
-file, beside a list of their reports, they take a fifth of what each takes compressed alone. Names leave the versions
-out: the sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which
-versions of the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
+file, beside a list of their reports, they take far less than each compressed alone. Names leave the versions out: the
+sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which versions of
+the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
 """
 
 from __future__ import annotations

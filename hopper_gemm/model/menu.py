@@ -155,6 +155,15 @@ def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue
     return [choice.kernel for choice in ranked(problem, count, chip, finish)]
 
 
+def close_to_first(seconds: np.ndarray) -> int:
+    """How many of the model's choices trees rank again; see :data:`CORRECTED`.
+
+    Args:
+        seconds: of each choice, by the model, best first.
+    """
+    return int((seconds[:CORRECTED] <= WITHIN * seconds[0]).sum())
+
+
 class Choice(NamedTuple):
     """A kernel of a ranking.
 
@@ -177,7 +186,7 @@ def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue 
     seconds = np.array([candidate[0] for candidate in best])
     order = np.arange(len(best))
     if learnt and best:
-        again = int((seconds[:CORRECTED] <= WITHIN * seconds[0]).sum())
+        again = close_to_first(seconds)
         rows = [features(fixed, predicted, problem, chip, finish) for _, _, fixed, predicted in best[:again]]
         seconds[:again] *= shipped()(rows)
         order[:again] = seconds[:again].argsort(kind="stable")

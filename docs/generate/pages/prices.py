@@ -6,7 +6,6 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -279,8 +278,8 @@ COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" f
 LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles in (LAYER, COMPILED))
 """Titles of later tables, of CUDA graphs alone."""
 
-COMPILED_ON_H100 = f"{COMPILED[0]}, on an H100"
-"""Title of the same table of an H100."""
+COMPILED_ON_H100S = tuple(f"{COMPILED[0]}, on an H100{more}" for more in ("", ", the run before on another board"))
+"""Titles of the same table of two H100s."""
 
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
@@ -290,27 +289,19 @@ EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 def in_models(examples: Path | None = None) -> str:
     """Sentence on patched models and fused layers, each as the least and the greatest of its speedups."""
     tables = example_tables(examples)
-    timed, compiled, on_h100 = (
-        tables[title]["rows"] for title in (LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS, COMPILED_ON_H100)
-    )
+    timed, compiled = (tables[title]["rows"] for title in (LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS))
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
     beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
-    there = _range(row["fused, compiled graph"] for row in on_h100)
+    there = _range(row["fused, compiled graph"] for title in COMPILED_ON_H100S for row in tables[title]["rows"])
     return wrapped(
         f"In models, on NVIDIA H200s, in CUDA graphs: a patched layer of Llama-3-8B runs at {layer} the speed of "
         f"torch, with fused epilogues at {fused}, a patched model at {phases}. Beside torch.compile the fused layer "
-        f"alone runs at {beside}, fused and compiled at {within}, on an H100 at {there}, ahead "
-        f"from {ahead_from(on_h100, 'fused, compiled graph')} tokens on: a compiled model stays compiled. "
+        f"alone runs at {beside}, fused and compiled at {within}, on two H100s at {there}: a "
+        "compiled model stays compiled. "
         "[All of them](docs/models.md#models)."
     )
-
-
-def ahead_from(rows: Iterable[Mapping[str, Any]], name: str) -> int:
-    """The least number of tokens from which on every row of a table is ahead by a speedup."""
-    found = sorted(((row["tokens"], row[name]) for row in rows), reverse=True)
-    return [tokens for tokens, _ in takewhile(lambda row: row[1] >= 1, found)][-1]
 
 
 def _range(ratios: Iterable[float]) -> str:
