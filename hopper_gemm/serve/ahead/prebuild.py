@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.model.lookup import find, tables
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.legality import is_legal
+from hopper_gemm.model.lookup import Table, find, itself, served, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
-from hopper_gemm.model.recipe import ScaledProblem, finish_of
+from hopper_gemm.model.recipe import ScaledProblem, finish_of, with_scales
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import CONTEXTS, slug
 from hopper_gemm.serve import EXTENSION
@@ -72,7 +74,7 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every untuned problem. Without arguments only the extension of torch is compiled, in some twenty
+    it picks for every untuned problem, with the kernels that tuned tables serve. Without arguments only the extension of torch is compiled, in some twenty
     seconds by a C++ compiler, for processes that start afterwards.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
@@ -82,10 +84,10 @@ def prebuild(
         problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
             finish as a pair: ``hopper_gemm.Epilogue(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Epilogue(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
-        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled: 256 at
-            most; with a finish as a third element those that serve it, for gated layers with some of their own; or a
-            problem of FP8 or of groups, whose sizes do not matter, for all of its kind. :data:`WHOLE_MENU` of this
-            module has all that ``hopper-gemm prebuild --menu`` compiles.
+        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled, 256 at
+            most, and those of tuned tables; with a finish as a third element those that serve it, for gated layers with
+            some of their own; or a problem of FP8 or of groups, whose sizes do not matter, for all of its kind.
+            :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
         gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
@@ -136,15 +138,34 @@ def prebuild(
         for problem, finish in pairs
     ]
     wanted += [PaddingId() for problem, _ in pairs if problem.padded]
-    return build(list(dict.fromkeys([*wanted, *menu_kernels(menu)])), store, workers, watch)
+    return build(list(dict.fromkeys([*wanted, *menu_kernels(menu, among)])), store, workers, watch)
 
 
-def menu_kernels(parts: Iterable[MenuPart]) -> list[KernelId]:
-    """Return the kernels of parts of the menu."""
+def menu_kernels(parts: Iterable[MenuPart], among: Sequence[Table] | None = None) -> list[KernelId]:
+    """Return the kernels of parts of the menu, each once, and those that serve such products from tuned tables, by
+    default from the recorded ones of any GPU."""
+    among = tables(None) if among is None else among
+    kernels: dict[KernelId, None] = {}
+    for like, finish in map(example_of, parts):
+        configs = [*suited(like, finish), *_tuned(like, finish, among)]
+        kernels |= dict.fromkeys(KernelId.of(config, like, finish=finish) for config in configs)
+    return list(kernels)
+
+
+def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -> list[Kernel]:
+    """The kernels of tuned entries for problems of the kind of another, isolated and chained."""
+    if isinstance(like, GroupedProblem):
+        return []
+    of_kind = [
+        (entry, replace(like, m=entry.problem.m, n=entry.problem.n, k=entry.problem.k))
+        for table in among
+        for entry in table.serving
+    ]
     return [
-        KernelId.of(kernel, like, finish=finish)
-        for like, finish in map(example_of, parts)
-        for kernel in suited(like, finish)
+        served(entry, problem, entry.regime, context).config
+        for entry, problem in of_kind
+        if entry.problem in itself(with_scales(problem, finish)) and is_legal(entry.config, problem, finish)
+        for context in CONTEXTS
     ]
 
 

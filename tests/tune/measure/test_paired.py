@@ -10,6 +10,7 @@ import torch
 
 import hopper_gemm
 from hopper_gemm.tune.measure import paired, timing
+from hopper_gemm.tune.measure.arms import FEW
 from hopper_gemm.tune.measure.device import DeviceInfo, NoHopperError
 from hopper_gemm.tune.measure.protocol import Burst
 from tests.tune.measure.fake_cuda import FakeCuda
@@ -87,11 +88,21 @@ def test_chained_calls_follow_each_other_and_take_their_arguments_in_turn(cuda):
     calls = {"mine": function(cuda, "mine", 1e-3), "torch": function(cuda, "torch", 1e-3)}
     result = paired.timed(calls, "torch", "chained", (("0",), ("1",)), PROTOCOL, DEVICE)
     assert cuda.filled == []
-    (names,) = {tuple(name for name, _ in launches) for launches in cuda.captured if launches[0][0] == "mine0"} - {
-        ("mine0", "mine1")
-    }
-    assert names == ("mine0", "mine1") * 4
+    mine = {tuple(name for name, _ in launches) for launches in cuda.captured if launches[0][0] == "mine0"}
+    assert mine == {("mine0", "mine1") * times for times in (FEW // 2, 1, 4)}
     assert result.samples["mine"][0].spacer_us is None
+
+
+def test_a_callable_that_keeps_the_host_longer_is_timed_in_graphs_as_long_as_the_other_ones(cuda):
+    slow, fast = function(cuda, "slow", 1e-5), function(cuda, "fast", 1e-5)
+
+    def slowly(*given):
+        cuda.now += 0.0 if cuda.capturing is not None else 1e-4
+        slow(*given)
+
+    paired.timed({"slow": slowly, "fast": fast}, "fast", "chained", ((),), PROTOCOL, DEVICE)
+    graphs = {name: [len(of) for of in cuda.captured if of[0][0] == name] for name in ("slow", "fast")}
+    assert graphs["slow"] == graphs["fast"] == [FEW, 200, 800]
 
 
 def test_timings_of_a_gpu_that_was_slowed_down_are_taken_again_and_else_remarked(cuda):
