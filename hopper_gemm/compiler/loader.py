@@ -239,18 +239,21 @@ def link(object_file: bytes, portable: bool = False) -> bytes | None:
 
 
 def load_shared(library: Path, function: str) -> Any:
-    """The launcher of a shared library; a RuntimeError where it cannot be loaded, such as one for another processor.
-    Where it does not know the DSL's runtime library, that is loaded before."""
+    """The launcher of a shared library; a RuntimeError where it cannot be loaded, such as one for another processor."""
     import tvm_ffi
 
-    try:
-        return tvm_ffi.load_module(str(library))[function]
-    except RuntimeError:
-        spec = find_spec("nvidia_cutlass_dsl")
-        roots = [] if spec is None else spec.submodule_search_locations or []
-        paths = (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12"))
-        runtime = next((path for path in paths if path.is_file()), None)
-        if runtime is None:
-            raise
-        ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)  # a library that needs it by name finds it now
-        return tvm_ffi.load_module(str(library))[function]
+    _runtime()
+    return tvm_ffi.load_module(str(library))[function]
+
+
+@cache
+def _runtime() -> ctypes.CDLL | None:
+    """The DSL's runtime library, None where there is none. Loaded, it is found by libraries that need it by name and do
+    not know where it is. To look for it after they failed took 0.4 to 1.4 s of a process's first call: the loader's
+    error reads the symbols of all libraries, torch's among them."""
+    spec = find_spec("nvidia_cutlass_dsl")
+    roots = [] if spec is None else spec.submodule_search_locations or []
+    for path in (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12")):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(str(path))
+    return None
