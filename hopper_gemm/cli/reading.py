@@ -355,7 +355,7 @@ def prebuild(
     scales: options.Scales = None,
     promote: options.Promote = 0,
     menu: Annotated[
-        bool, typer.Option("--menu", help="Instead of problems, every kernel that is picked for untuned ones.")
+        bool, typer.Option("--menu", help="Instead of problems, every kernel of the menu and of tuned tables.")
     ] = False,
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
@@ -365,9 +365,10 @@ def prebuild(
 ) -> None:
     """Compile ahead what matmul runs on problems.
 
-    With --menu every kernel that it picks for untuned problems: bf16 and fp16 in all layouts, layers with the usual
-    epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products of these alone. First calls then
-    load a kernel instead of compiling it; what was compiled stays if the command is stopped. No GPU is needed.
+    With --menu every kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all
+    layouts, layers with the usual epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products
+    of these alone. First calls then load a kernel instead of compiling it; what was compiled stays if the command is
+    stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
     from hopper_gemm.compiler.store import KernelStore, default_store

@@ -278,8 +278,14 @@ COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" f
 LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles in (LAYER, COMPILED))
 """Titles of later tables, of CUDA graphs alone."""
 
-COMPILED_ON_H100S = tuple(f"{COMPILED[0]}, on an H100{more}" for more in ("", ", the run before on another board"))
-"""Titles of the same table of two H100s."""
+COMPILED_ON_H100S = tuple(
+    f"{COMPILED[0]}, on an H100{more}"
+    for more in (
+        *("", ", the run before on another board", ", a third board", ", a fourth board"),
+        ", a fifth board, fusion by fusion",
+    )
+)
+"""Titles of the same table of five H100s; the last two have the patched layer, compiled, as well."""
 
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
@@ -298,7 +304,7 @@ def in_models(examples: Path | None = None) -> str:
     return wrapped(
         f"In models, on NVIDIA H200s, in CUDA graphs: a patched layer of Llama-3-8B runs at {layer} the speed of "
         f"torch, with fused epilogues at {fused}, a patched model at {phases}. Beside torch.compile the fused layer "
-        f"alone runs at {beside}, fused and compiled at {within}, on two H100s at {there}: a "
+        f"alone runs at {beside}, fused and compiled at {within}, on five H100s at {there}: a "
         "compiled model stays compiled. "
         "[All of them](docs/models.md#models)."
     )

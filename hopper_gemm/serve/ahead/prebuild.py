@@ -74,8 +74,8 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every untuned problem, with the kernels that tuned tables serve. Without arguments only the extension of torch is compiled, in some twenty
-    seconds by a C++ compiler, for processes that start afterwards.
+    it picks for every untuned problem, and the kernels that tuned tables serve. Without arguments only the extension of
+    torch is compiled, in some twenty seconds by a C++ compiler, for processes that start afterwards.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
@@ -154,12 +154,12 @@ def menu_kernels(parts: Iterable[MenuPart], among: Sequence[Table] | None = None
 
 def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -> list[Kernel]:
     """The kernels of tuned entries for problems of the kind of another, isolated and chained."""
-    if isinstance(like, GroupedProblem):
-        return []
+    sizes = ("m", "n", "k", *(["groups"] if isinstance(like, GroupedProblem) else []))
     of_kind = [
-        (entry, replace(like, m=entry.problem.m, n=entry.problem.n, k=entry.problem.k))
+        (entry, replace(like, **{name: getattr(entry.problem, name) for name in sizes}))
         for table in among
         for entry in table.serving
+        if isinstance(entry.problem, GroupedProblem) == isinstance(like, GroupedProblem)
     ]
     return [
         served(entry, problem, entry.regime, context).config

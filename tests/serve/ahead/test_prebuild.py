@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from typer.testing import CliRunner
@@ -18,14 +19,17 @@ from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
 from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.model.menu import choices, choose
+from hopper_gemm.model.lookup import Table, find, tables
+from hopper_gemm.model.menu import choices, choose, suited
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem, finish_of
+from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve.ahead import prebuild as module
 from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.tune.study.shapes import problems_of
 from tests.command import run
+from tests.model.test_lookup import entry
 
 IN_NO_TABLE = 4104, 4104
 """n and k at which no problem was tuned, so that the model picks: for a row a kernel of tile_n 8."""
@@ -262,3 +266,31 @@ def test_the_command_compiles_problems_as_they_are_given_and_those_of_a_list_as_
     )
     assert CliRunner().invoke(app, ["prebuild", "--gpu", "h200", *options]).exit_code == 0
     assert given == [problems]
+
+
+def test_the_menu_brings_what_tuned_tables_serve_isolated_and_chained_and_with_an_epilogue():
+    """A suite out of the box by its own table compiles nothing."""
+    ready = {*module.menu_kernels(module.WHOLE_MENU)}
+    for kind in ("h100", "h200"):
+        among = tables(kind)
+        problems = [one.problem for table in among for one in table.serving]
+        rows = [one for one in problems if not one.batch_invariant and getattr(one, "grouping", "rows") == "rows"]
+        usual = [one for one in rows if one.promote in (0, 128)]
+        assert len(usual) > 50
+        for problem, context in product(usual, CONTEXTS):
+            served = find(among, problem, context=context)
+            assert KernelId.of(served.config, problem) in ready, (problem, context)
+        fp16 = GemmProblem(4096, 4096, 4096, "fp16")
+        assert KernelId.of(find(among, fp16).config, fp16) in ready
+        finish = hopper_gemm.Epilogue(bias=True, activation="gelu")
+        layer = GemmProblem(4096, 4096, 4096)
+        assert KernelId.of(find(among, layer, finish=finish).config, layer, finish=finish) in ready
+
+
+def test_a_part_brings_the_entries_of_its_kind_alone():
+    along_n = entry(tile_n=48, problem=GemmProblem(512, 512, 512, layouts="kn"))
+    assert along_n.config not in suited(GemmProblem(8, 8, 8, layouts="kn"))
+    for layouts, more in (("kk", []), ("kn", [along_n.config])):
+        like = GemmProblem(8, 8, 8, layouts=layouts)
+        kernels = module.menu_kernels([("bf16", layouts)], [Table((along_n,))])
+        assert kernels == [KernelId.of(kernel, like) for kernel in [*suited(like), *more]]
