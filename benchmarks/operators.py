@@ -26,7 +26,7 @@ from benchmarks import need_hopper
 from hopper_gemm.operators import HopperProvider
 from hopper_gemm.tune.measure.device import describe_current
 
-PROBLEMS = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 1024))
+PROBLEMS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 1024))
 PROBLEMS += ((16, 6144, 4096), (64, 28672, 4096), (256, 4096, 14336), (1234, 4096, 4096))
 """m, n, k."""
 

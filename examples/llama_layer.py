@@ -4,6 +4,7 @@ products alone; and fused, with what follows a product in the launch that multip
     python examples/llama_layer.py            # on a Hopper GPU
     python examples/llama_layer.py --picked   # as if no problem had been tuned
     python examples/llama_layer.py --compile  # beside torch.compile, a minute for each number of tokens
+    python examples/llama_layer.py --compile --fusions --tokens 1 16 128    # what each fusion is worth there
     python examples/llama_layer.py --tiny     # anywhere, to see that it runs
 """
 
@@ -20,6 +21,7 @@ import progress
 import torch
 from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
 from side_by_side import UNCOMPARED, Row, captured, device_for, hopper, milliseconds, recorded, show
+from torch.nn import functional
 
 import hopper_gemm
 from hopper_gemm import Epilogue, GemmProblem
@@ -57,6 +59,23 @@ class FusedLayer(Layer):
         return hopper_gemm.linear(hidden, self.down.weight, residual=x)
 
 
+class Gated(Layer):
+    """A layer whose gate and up are one launch, and nothing else is fused."""
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        x = x + self.out(self.mixed(x, cache))
+        return x + self.down(hopper_gemm.swiglu(self.normed(x, self.between), self.gate_up.weight))
+
+
+class Added(Layer):
+    """A layer whose residuals are added by the products before them, and nothing else is fused."""
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        x = hopper_gemm.linear(self.mixed(x, cache), self.out.weight, residual=x)
+        gate, up = self.gate_up(self.normed(x, self.between)).chunk(2, dim=-1)
+        return hopper_gemm.linear(functional.silu(gate) * up, self.down.weight, residual=x)
+
+
 def products(layer: Layer, tokens: int) -> Iterator[tuple[GemmProblem, Epilogue | None]]:
     """The products of a fused layer, each with what follows it in its launch."""
     pairs = (layer.qkv, None), (layer.out, ADDED), (layer.gate_up, GATED), (layer.down, ADDED)
@@ -90,22 +109,28 @@ def work(layer: Layer, config: DecoderConfig, case: Case) -> Callable[[], torch.
     return lambda: layer(x, cache)
 
 
-def compiled(theirs: Layer, patched: Layer, fused: FusedLayer) -> dict[str, Any]:
+def compiled(theirs: Layer, patched: Layer, fused: FusedLayer, fusions: bool = False) -> dict[str, Any]:
     """The layer of torch by torch.compile, the fused one as it is, and the patched and the fused one with torch.compile
-    for all but the products."""
+    for all but the products; on demand also layers with one of the fusions."""
     torch.compiler.reset()
     # without a Hopper GPU nothing is timed, so that tracing is enough; Inductor would take minutes
     how: dict[str, str] = {"mode": "max-autotune-no-cudagraphs"} if hopper() else {"backend": "eager"}
-    best, unchanged, ours = (torch.compile(layer, dynamic=False, **how) for layer in (theirs, patched, fused))
-    return {"compiled": best, "fused": fused, "patched, compiled": unchanged, "fused, compiled": ours}
+    ways: dict[str, Layer] = {"patched": patched}
+    for name, kind in (("gate fused", Gated), ("residuals fused", Added)) if fusions else ():
+        ways[name] = copy.deepcopy(patched)
+        ways[name].__class__ = kind
+    ways["fused"] = fused
+    made = {f"{name}, compiled": torch.compile(way, dynamic=False, **how) for name, way in ways.items()}
+    return {"compiled": torch.compile(theirs, dynamic=False, **how), "fused": fused, **made}
 
 
 def timed(ways: dict[str, Callable[[], torch.Tensor]], device: str) -> Row:
     """Time of the first way, and the speedups of the others over it, eager and on a GPU in a CUDA graph; none where no
     Hopper GPU is."""
     (base, *others), row = ways, Row()
-    expected, found = (ways[name]().float() for name in (base, others[-1]))
-    row["relative difference"] = float((found - expected).norm() / expected.norm())
+    expected = ways[base]().float()
+    apart = (ways[name]().float() - expected for name in others)
+    row["relative difference"] = max(float(each.norm() / expected.norm()) for each in apart)
     if not hopper():
         return row
     graphs = {"graph": {name: captured(way) for name, way in ways.items()}} if device == "cuda" else {}
@@ -121,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("--picked", action="store_true", help="look into no tuned table: the model picks every kernel")
     asked.add_argument("--warmup", action="store_true", help="time a few picks of each problem first")
     asked.add_argument("--compile", action="store_true", help="beside torch.compile(mode='max-autotune-no-cudagraphs')")
+    asked.add_argument("--fusions", action="store_true", help="with --compile, layers with one fusion each as well")
     asked.add_argument("--tokens", type=int, nargs="+", help="prefill of these numbers of tokens instead, no decode")
     asked.add_argument("--seconds", type=float, default=float("inf"), help="begin no further case after this time")
     asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
@@ -156,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         if (case.phase, case.tokens) in known or time.monotonic() - began > given.seconds:
             continue
         plain: dict[str, Any] = {"torch": theirs, "patched": patched, "fused": fused}
-        layers = compiled(theirs, patched, fused) if given.compile else plain
+        layers = compiled(theirs, patched, fused, given.fusions) if given.compile else plain
         ways = {name: work(layer, config, case) for name, layer in layers.items()}
         about = {"phase": case.phase, "tokens": case.tokens, "picked": picked(theirs, case.tokens)}
         rows.append({**about, **timed(ways, device)})

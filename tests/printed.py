@@ -65,7 +65,7 @@ ELSEWHERE = {
 """Where what a command does is run, of those that are not run as printed: pattern of the command, file or folder."""
 
 BY_HAND = {
-    r"python -m benchmarks\.(first|heuristics|ideas|invariant|live|rate|samplers|times).*": "a GPU or minutes",
+    r"python -m benchmarks\.(first|graphs|heuristics|ideas|invariant|live|rate|samplers|times).*": "a GPU or minutes",
     r"hopper-gemm simulate results/h200/space": "twenty minutes",
 }
 """Commands that no test runs: pattern, and what they take."""

@@ -177,15 +177,15 @@ def test_machine_code_of_the_menu_that_is_neither_shipped_nor_compiled_is_slow(m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(store, "FOLDER", tmp_path)
     first, second = kernels = menu_kernels([("bf16", "kk")])[:2]
-    monkeypatch.setattr(doctor, "menu_kernels", lambda parts: kernels)
+    monkeypatch.setattr(doctor, "menu_kernels", lambda parts, among: kernels)
     finding = judged()["machine code"]
     assert (finding.mark, finding.fix) == ("slow", PREBUILD)
-    assert finding.value.startswith("0 of 2 kernels of the menu, 0 of them shipped")
+    assert finding.value.startswith("0 of 2 kernels of menu and tables, 0 of them shipped")
     KernelStore(default_store()).object_file(first).write_bytes(b"")
     store.bring([(second, b"", CubinReport(*[0] * 9, "code"))])
     finding = judged()["machine code"]
     assert finding.mark == "slow"
-    assert finding.value.startswith("1 of 2 kernels of the menu, 1 of them shipped, for other versions")
+    assert finding.value.startswith("1 of 2 kernels of menu and tables, 1 of them shipped, for other versions")
     monkeypatch.setattr(doctor, "tested_here", lambda: True)
     assert judged()["machine code"].mark == "ok"
 

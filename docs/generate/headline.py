@@ -84,6 +84,12 @@ OTHERS = (
         "hopper-gemm check --from results/h100/best_configs.json",
     ),
     ("docs/menu.md", "first calls", "measurements/first-calls.csv", "python -m benchmarks.first > OUT"),
+    (
+        "docs/measuring.md",
+        "graphs of two lengths",
+        "measurements/graph-lengths.csv",
+        "python -m benchmarks.graphs --out OUT",
+    ),
     ("docs/measuring.md", "host time", "measurements/host-time.csv", "python -m benchmarks.host --out OUT"),
     ("docs/menu.md", "a layer by picks", "measurements/layer-picked.jsonl", f"{LAYER} --picked --resume --out OUT"),
     ("docs/menu.md", "the suite by picks", "suite-picks", "hopper-gemm map --shapes {} --drawn 0 --out OUT"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 
@@ -12,7 +12,7 @@ from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_
 from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, names_shipped, numbers_of, tested_here
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
-from hopper_gemm.model.lookup import tables
+from hopper_gemm.model.lookup import Table, tables
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import own_paths, recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
@@ -61,8 +61,10 @@ def examine(machine: Machine | None = None) -> list[MachineFinding]:
     this machine."""
     facts = machine or this_machine()
     system, hardware = [*_system(facts), *_packages(facts)], [_gpu(facts), _driver(facts), *_torch(facts)]
-    made_ahead = [_store(), *_machine_code(facts), *_extension(facts)]
-    return [*system, *hardware, _ncu(), *made_ahead, _results(), *_tables()]
+    damaged: list[str] = []
+    among = tables(kind_here(), damaged.append)
+    made_ahead = [_store(), *_machine_code(facts, among), *_extension(facts)]
+    return [*system, *hardware, _ncu(), *made_ahead, _results(), *_tables(among, damaged)]
 
 
 def remedy(findings: Iterable[MachineFinding]) -> str:
@@ -163,10 +165,10 @@ def _store() -> MachineFinding:
     return MachineFinding("ok", "kernel store", f"{store.root}, {store.usage().kernels} kernels")
 
 
-def _machine_code(facts: Machine) -> list[MachineFinding]:
-    """Count the kernels of the menu that a first call only loads, shipped or in the store; no finding without the DSL
-    or TVM-FFI, by whose versions the store names them."""
-    kernels = list(dict.fromkeys(menu_kernels(WHOLE_MENU)))
+def _machine_code(facts: Machine, among: Sequence[Table]) -> list[MachineFinding]:
+    """Count the kernels of the menu and of tables that a first call only loads, shipped or in the store; no finding
+    without the DSL or TVM-FFI, by whose versions the store names them."""
+    kernels = menu_kernels(WHOLE_MENU, among)
     names = names_shipped()
     brought = {kernel for kernel in kernels if entry_digest(kernel, {}) in names}
     store = KernelStore(default_store())
@@ -175,7 +177,7 @@ def _machine_code(facts: Machine) -> list[MachineFinding]:
         ready = {kernel for kernel in kernels if store.object_file(kernel).exists()} | (set() if unused else brought)
     except PackageNotFoundError:
         return []
-    value = f"{len(ready)} of {len(kernels)} kernels of the menu, {len(brought)} of them shipped"
+    value = f"{len(ready)} of {len(kernels)} kernels of menu and tables, {len(brought)} of them shipped"
     value += ", for other versions of the DSL and TVM-FFI than these" * unused
     if len(ready) == len(kernels):
         return [MachineFinding("ok", "machine code", value)]
@@ -239,13 +241,12 @@ def chip_here(kind: str | None, sms: int | None = None) -> Chip:
     return chip_of()
 
 
-def _tables() -> list[MachineFinding]:
+def _tables(among: Sequence[Table], damaged: Sequence[str]) -> list[MachineFinding]:
     """Report the tuned tables that serve ``matmul`` here, in the order of the lookup; then the damaged ones."""
-    kind, what, damaged = kind_here(), "tuned tables", list[str]()
-    readable = tables(kind, damaged.append)
+    kind, what = kind_here(), "tuned tables"
     descriptions = [
         f"{shown(table.path)} ({len(table.serving)} entries{f', tuned on {table.kind}' if table.of_sister else ''})"
-        for table in readable
+        for table in among
         if table.path and table.serving
     ]
     tune = "hopper-gemm tune M N K"

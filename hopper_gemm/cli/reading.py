@@ -396,7 +396,7 @@ def prebuild(
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        what = f"of the menu{of_part}" if menu else f"serve {len(problems)} problems"
+        what = f"of menu and tables{of_part}" if menu else f"serve {len(problems)} problems"
         usage = KernelStore(default_store()).usage()
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
         print(f"it holds {usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB")

@@ -217,6 +217,7 @@ def launcher_in(ready: Shipped) -> Any:
         memory.flush()
         library = Path(scratch) / "kernel.so"
         library.symlink_to(f"/proc/self/fd/{memory.fileno()}")
+        _runtime()
         return load_shared(library, FUNCTION)
 
 
@@ -242,15 +243,14 @@ def load_shared(library: Path, function: str) -> Any:
     """The launcher of a shared library; a RuntimeError where it cannot be loaded, such as one for another processor."""
     import tvm_ffi
 
-    _runtime()
     return tvm_ffi.load_module(str(library))[function]
 
 
 @cache
 def _runtime() -> ctypes.CDLL | None:
     """The DSL's runtime library, None where there is none. Loaded, it is found by libraries that need it by name and do
-    not know where it is. To look for it after they failed took 0.4 to 1.4 s of a process's first call: the loader's
-    error reads the symbols of all libraries, torch's among them."""
+    not know where it is. To load it after they failed took a second of a process's first call: the loader's error reads
+    the symbols of all libraries, torch's among them."""
     spec = find_spec("nvidia_cutlass_dsl")
     roots = [] if spec is None else spec.submodule_search_locations or []
     for path in (Path(root) / cuda / "lib" / RUNTIME for root in roots for cuda in ("cu13", "cu12")):

@@ -380,8 +380,8 @@ def operators() -> str:
     sizes = f"{least.m}x{least.n}x{least.k}"
     return wrapped(
         f"{mean_figure(map(of_row, rows.itertuples()))} its speed, the geometric mean of {len(rows)} pairs of problem "
-        f"and context, and at least {least.speedup:.3f}x ({sizes}, {least.context}). In {beyond} pairs the two are "
-        f"more than 1 % apart ([rows](../results/measurements/operators.csv), by "
+        f"and context, and at least {least.speedup:.3f}x ({sizes}, {least.context}). In {beyond or 'no'} pairs the two "
+        f"are more than 1 % apart ([rows](../results/measurements/operators.csv), by "
         f"[benchmarks/operators.py](../benchmarks/operators.py))."
     )
 

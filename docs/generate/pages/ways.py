@@ -107,9 +107,9 @@ def ways(examples: Path | None = None) -> str:
             compiled,
         ),
         (
-            "the same, layers unchanged (two H100s)",
+            f"layers unchanged, from {FEW} tokens on (two of these H100s)",
             "`hopper_gemm.patch(model)`, and stay compiled",
-            layer(COMPILED_ON_H100S[-2:], "patched, compiled graph"),
+            layer(COMPILED_ON_H100S[-2:], "patched, compiled graph", FEW),
             "torch.compile",
             compiled,
         ),

@@ -16,9 +16,8 @@ from hopper_gemm.compiler.pool import CompilePool
 from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, default_store, shipped
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
-from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table, find, itself, served, tables
+from hopper_gemm.model.lookup import Table, find, served, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
 from hopper_gemm.model.recipe import ScaledProblem, finish_of, with_scales
@@ -74,8 +73,8 @@ def prebuild(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Prebuilt:
     """Compile the kernels that ``matmul`` runs on problems, unless the store holds them; or the whole menu, from which
-    it picks for every untuned problem, and the kernels that tuned tables serve. Without arguments only the extension of
-    torch is compiled, in some twenty seconds by a C++ compiler, for processes that start afterwards.
+    it picks for every untuned problem, and what tuned tables serve of its kinds. Without arguments only the extension
+    of torch is compiled, in some twenty seconds by a C++ compiler, for processes that start afterwards.
 
     A first call on one of the problems then loads its kernel instead of compiling it for a second or more. Processes
     compile; they do not run the caller's script again, which needs no ``if __name__ == "__main__":``.
@@ -147,26 +146,29 @@ def menu_kernels(parts: Iterable[MenuPart], among: Sequence[Table] | None = None
     among = tables(None) if among is None else among
     kernels: dict[KernelId, None] = {}
     for like, finish in map(example_of, parts):
-        configs = [*suited(like, finish), *_tuned(like, finish, among)]
-        kernels |= dict.fromkeys(KernelId.of(config, like, finish=finish) for config in configs)
+        kernels |= dict.fromkeys(KernelId.of(config, like, finish=finish) for config in suited(like, finish))
+        kernels |= dict.fromkeys(_tuned(like, finish, among))
     return list(kernels)
 
 
-def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -> list[Kernel]:
-    """The kernels of tuned entries for problems of the kind of another, isolated and chained."""
-    sizes = ("m", "n", "k", *(["groups"] if isinstance(like, GroupedProblem) else []))
-    of_kind = [
-        (entry, replace(like, **{name: getattr(entry.problem, name) for name in sizes}))
-        for table in among
-        for entry in table.serving
-        if isinstance(entry.problem, GroupedProblem) == isinstance(like, GroupedProblem)
-    ]
+def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -> list[KernelId]:
+    """The kernels of tuned entries for problems of the kind of another, isolated and chained; an entry of bf16 serves
+    fp16 too."""
+    kind, types = _kind(with_scales(like, finish)), {like.dtype, like.dtype.replace("fp16", "bf16")}
+    entries = [entry for table in among for entry in table.serving if entry.problem.dtype in types]
+    problems = [(entry, replace(entry.problem, dtype=like.dtype)) for entry in entries if _kind(entry.problem) == kind]
     return [
-        served(entry, problem, entry.regime, context).config
-        for entry, problem in of_kind
-        if entry.problem in itself(with_scales(problem, finish)) and is_legal(entry.config, problem, finish)
+        KernelId.of(served(entry, problem, entry.regime, context).config, problem, finish=finish)
+        for entry, problem in problems
+        if is_legal(entry.config, problem, finish)
         for context in CONTEXTS
     ]
+
+
+def _kind(problem: GemmProblem) -> tuple[object, ...]:
+    """What a kernel is compiled for, sizes and element types aside."""
+    of_some = (getattr(problem, name, "") for name in ("scales", "grouping"))
+    return type(problem), problem.layouts, problem.batch_invariant, problem.promote, *of_some
 
 
 def example_of(part: MenuPart) -> tuple[GemmProblem, Epilogue | None]:

@@ -82,8 +82,9 @@ def touch(sms: int) -> Launch:
     return launch
 
 
-FEW = 16
-"""Launches of a graph that a launch's seconds are taken from, at least."""
+FEW, BRIEF = 16, 2e-3
+"""Launches of a graph that a launch's seconds are taken from, or fewer that take so many seconds; at least one for each
+set of matrices."""
 
 
 @dataclass
@@ -126,10 +127,10 @@ class Arm:
         return max(1.0, sum(self.launches(span) for span in spans) * self.seconds / sum(spans))
 
     def settle(self) -> None:
-        """Take ``seconds`` from a graph. A callable that keeps the host longer than the GPU would get graphs of fewer
-        launches than the other side's, which warm the GPU up for less time: at 1024^3 that made one launch 1 to 9 %
-        slower than the same launch by a faster host."""
-        graph = self._capture(max(FEW, len(self._sets)))
+        """Take ``seconds`` from a graph, for a callable that keeps the host far longer than the GPU: by rough seconds
+        it would get graphs of few launches, which warm the GPU up for less time than the other side's."""
+        few = min(FEW, self.launches(BRIEF)) if self.seconds else FEW
+        graph = self._capture(max(len(self._sets), few))
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         graph.replay()
         start.record()

@@ -14,7 +14,7 @@ import torch
 from hopper_gemm.model.problem import shown
 from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.serve.fallback import while_compiling
-from hopper_gemm.tune.measure.arms import Arm
+from hopper_gemm.tune.measure.arms import Arm, seconds_per_launch
 from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
@@ -158,7 +158,7 @@ def timed(
     if context == "isolated":
         memory = torch.zeros(2 * device.l2_bytes, dtype=torch.uint8, device="cuda")
         spacer = lambda _: memory.fill_(1)  # noqa: E731
-        alone = Arm(spacer, sets, 0.0)  # type: ignore[arg-type]
+        alone = Arm(spacer, sets, seconds_per_launch(spacer, sets))  # type: ignore[arg-type]
         alone.settle()
     arms = {}
     for name, function in functions.items():
@@ -168,7 +168,7 @@ def timed(
                 launch(sets[0])
             with _no_waiting():
                 launch(sets[0])
-            arms[name] = Arm(launch, sets, 0.0, spacer)  # type: ignore[arg-type]
+            arms[name] = Arm(launch, sets, seconds_per_launch(launch, sets), spacer)  # type: ignore[arg-type]
             arms[name].settle()
         except RuntimeError as error:
             why = str(error).partition("\n")[0]

@@ -18,7 +18,7 @@ from hopper_gemm.cli.reading import paced
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
-from hopper_gemm.model.grouped import GroupedProblem
+from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
 from hopper_gemm.model.lookup import Table, find, tables
 from hopper_gemm.model.menu import choices, choose, suited
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
@@ -100,7 +100,6 @@ def test_the_whole_menu_of_a_type_and_layouts_is_compiled_so_that_no_pick_is_lef
 
 def test_the_whole_menu_has_every_pick_of_both_types_all_layouts_and_the_usual_epilogues():
     ready = {*module.menu_kernels(module.WHOLE_MENU)}
-    assert len(ready) == len(module.menu_kernels(module.WHOLE_MENU))
     parts = [
         *((dtype, layouts, None) for dtype in ("bf16", "fp16") for layouts in LAYOUTS),
         *((dtype, "kk", finish) for dtype in ("bf16", "fp16") for finish in module.EPILOGUES),
@@ -164,7 +163,7 @@ def test_the_command_compiles_the_whole_menu_or_one_part_and_says_how_much_the_s
     )
     done = CliRunner().invoke(app, ["prebuild", "--menu", "--gpu", "h200", *options])
     assert (given, done.exit_code) == ([parts], 0), done.output
-    assert "7 kernels of the menu" in done.stdout
+    assert "7 kernels of menu and tables" in done.stdout
     assert "it holds 0 kernels, 0.0 MB" in done.stdout
 
 
@@ -294,3 +293,20 @@ def test_a_part_brings_the_entries_of_its_kind_alone():
         like = GemmProblem(8, 8, 8, layouts=layouts)
         kernels = module.menu_kernels([("bf16", layouts)], [Table((along_n,))])
         assert kernels == [KernelId.of(kernel, like) for kernel in [*suited(like), *more]]
+
+
+@pytest.mark.parametrize("sizes", [(777, 1001, 4096), (64, 1000, 1001)], ids=["C off 16 bytes", "k off 16 bytes"])
+def test_an_entry_that_tma_does_not_reach_brings_the_kernel_that_serves_it(sizes):
+    odd = entry(tile_n=48, problem=GemmProblem(*sizes))
+    served = find([Table((odd,))], odd.problem).config
+    assert KernelId.of(served, odd.problem) in module.menu_kernels([("bf16", "kk")], [Table((odd,))])
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_entries_of_other_groupings_are_left_out(grouping):
+    many = entry(tile_n=48, problem=GroupedProblem(1000, 512, 512, groups=3))
+    layouts = "mn" if "depth" in grouping else "kk"
+    part = GroupedProblem(8, 8, 8, layouts=layouts, groups=1, grouping=grouping)
+    more = [] if grouping != "rows" else [KernelId.of(many.config, many.problem)]
+    kernels = [KernelId.of(kernel, part) for kernel in suited(part)]
+    assert module.menu_kernels([part], [Table((many,))]) == [*kernels, *more]
