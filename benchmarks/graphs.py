@@ -30,18 +30,8 @@ PROBLEMS = ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 1024, 102
 """m, n, k."""
 
 COLUMNS = (
-    "m",
-    "n",
-    "k",
-    "side",
-    "context",
-    "launches",
-    "us",
-    "launches_settled",
-    "us_settled",
-    "pairs",
-    "gpu",
-    "board",
+    *("m", "n", "k", "side", "context", "launches", "us", "launches_settled", "us_settled"),
+    *("pairs", "gpu", "board"),
 )
 
 

@@ -86,7 +86,7 @@ def called(_: Any, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def written(function: Callable[..., None], call: Sequence[Any]) -> torch.Tensor:
-    """What a function writes in a call."""
+    """Return the output of a call of a function, a copy."""
     call[-1].zero_()
     function(*call)
     return call[-1].clone()

@@ -166,7 +166,7 @@ def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -
 
 
 def _kind(problem: GemmProblem) -> tuple[object, ...]:
-    """What a kernel is compiled for, sizes and element types aside."""
+    """Return the properties of a problem that machine code depends on, apart from sizes and element types."""
     of_some = (getattr(problem, name, "") for name in ("scales", "grouping"))
     return type(problem), problem.layouts, problem.batch_invariant, problem.promote, *of_some
 
