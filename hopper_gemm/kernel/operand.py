@@ -41,8 +41,9 @@ def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayo
 class OperandLoad:
     """One operand's loads into shared memory, in slices of rows that one TMA instruction can move.
 
-    A tile is cut along its rows into equal slices. In a cluster, CTAs that share the tile load one part of the slices
-    each, or all slices on alternate stages, and multicast them to all sharers.
+    A tile is cut along its rows into equal slices, and a slice into boxes along its depth. In a cluster, CTAs that share
+    the tile load some of the slices each, or one box of each slice, or everything on alternate stages, and multicast
+    that to all sharers.
 
     Args:
         atom: the TMA copy of one slice.
@@ -50,9 +51,9 @@ class OperandLoad:
         source: partitioned global tensor, (element, (slice, box) of the whole matrix).
         by_rows: True if rows are contiguous, False if depth is.
         slices: slices of a tile.
-        boxes: TMA boxes of a slice, side by side along k: one for each row of the swizzle.
-        first: the first slice that this CTA loads.
-        count: slices that this CTA loads.
+        boxes: TMA boxes of a slice, side by side along k.
+        first, count: the first slice that this CTA loads, and how many.
+        first_box, box_count: the same of the boxes of each slice.
         turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
             None: every stage.
         mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
@@ -68,6 +69,8 @@ class OperandLoad:
     boxes: int
     first: Int32 | int
     count: int
+    first_box: Int32 | int
+    box_count: int
     turn: tuple[Int32, int] | None
     mask: Int16 | None
     planes: tuple[Int32 | int, ...] = ()
@@ -89,7 +92,8 @@ class OperandLoad:
         source = self.source_from(first_row)
         for i in cutlass.range_constexpr(self.count):
             part = self.first + i
-            for box in cutlass.range(self.boxes, unroll=self.boxes if self.boxes <= UNROLLED_BOXES else 1):
+            for number in cutlass.range(self.box_count, unroll=self.box_count if self.box_count <= UNROLLED_BOXES else 1):
+                box = self.first_box + number
                 cute.copy(
                     self.atom,
                     source[None, self.at(part, k_tile * self.boxes + box)],
@@ -146,8 +150,9 @@ class Operand:
     """A or B as the kernel sees it: (rows, depth), rows being A's m or B's n.
 
     Contiguous along its depth, a tile's swizzle spans columns and one box is a slice of its rows, as deep as the
-    swizzle. Contiguous along its rows, the swizzle spans rows and one box is one span of rows, as deep as the tile.
-    Either way the boxes of a slice of rows lie side by side in shared memory, as wgmma requires.
+    swizzle. Contiguous along its rows, the swizzle spans rows and one box is one span of rows, as deep as the tile; or
+    as a CTA's part of the tile's depth, where the spans cannot be shared out among the CTAs that share the tile. Either
+    way the boxes of a slice of rows lie side by side in shared memory, as wgmma requires.
 
     Args:
         dtype: of its elements.
@@ -209,9 +214,14 @@ class Operand:
         return 1 if self.turns else self.sharers
 
     @property
+    def parts_of_depth(self) -> int:
+        """Parts into which the CTAs that share the tile cut its depth: 1 where they share out its slices."""
+        return self.loaders if self.by_rows and self.slices % self.loaders else 1
+
+    @property
     def box(self) -> tuple[int, int]:
         """Rows and columns of one TMA box."""
-        return self.tile // self.slices, self.tile_k if self.by_rows else self.span
+        return self.tile // self.slices, self.tile_k // self.parts_of_depth if self.by_rows else self.span
 
     def layout(self) -> cute.ComposedLayout:
         """Layout of the ring's memory: (rows, depth, stage)."""
@@ -230,12 +240,15 @@ class Operand:
         parts, global_parts = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.zipped_divide(shared, box), cute.zipped_divide(source, box)
         )
-        count = self.slices // self.loaders
-        first = rank * count if self.loaders > 1 else 0
         turn = (rank, self.sharers) if self.turns and self.sharers > 1 else None
         boxes = self.tile_k // box[1]
         by_rows, slices = self.by_rows, self.slices
-        return self.loading(atom, parts, global_parts, by_rows, slices, boxes, first, count, turn, mask)
+        if self.parts_of_depth > 1:
+            own = 0, slices, rank, 1
+        else:
+            count = slices // self.loaders
+            own = rank * count if self.loaders > 1 else 0, count, 0, boxes
+        return self.loading(atom, parts, global_parts, by_rows, slices, boxes, *own, turn, mask)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from hopper_gemm.model.rules.invariance import INVARIANCE_RULE
 from hopper_gemm.model.rules.rule import Rule
 
 LEAST_SPAN = 16
+ATOM_DEPTH = 8
+"""Depth of an atom of the swizzle of an operand that is contiguous along its rows."""
+
 WORKSPACE_BYTES_MAX = 2**28
 """Most bytes of a workspace, which limits the split-K parts of a launch."""
 
@@ -54,7 +57,8 @@ def _held(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 
 def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
-    """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it."""
+    """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it. The CTAs that share
+    a tile share out its boxes, or else its depth in whole atoms of the swizzle."""
     if problem.layouts != "kk" and kernel.loads != "tma":
         yield f'loads "{kernel.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
     axes = reversed(problem.layouts) if kernel.swap_ab else problem.layouts
@@ -65,8 +69,9 @@ def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
             continue
         if span < LEAST_SPAN:
             yield f"{name} must give each consumer a multiple of {LEAST_SPAN} with layouts {problem.layouts}"
-        if tile // span % sharers:
-            yield f"{name} = {tile} has {tile // span} boxes of {span}, which {sharers} CTAs cannot share out"
+        if kernel.multicast == "split" and tile // span % sharers and kernel.tile_k % (ATOM_DEPTH * sharers):
+            boxes = f"{tile // span} boxes of {span} rows, {kernel.tile_k} deep"
+            yield f"{name} = {tile} has {boxes}, which {sharers} CTAs cannot share out; change it, k_depth or the cluster"
 
 
 def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
