@@ -116,7 +116,7 @@ APART = {
 }
 """The same for split-K through a workspace, of which one binary serves any number of parts."""
 
-CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2))
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 PARTS = (2, 4, 8)
 
 

@@ -134,6 +134,14 @@ class Chunks:
         pointer = cute.recast_ptr(slots.iterator, swizzle_=one.inner, dtype=self.dtype)
         return cute.make_tensor(pointer, outer)
 
+    def paired(self, buffers: cute.Tensor) -> cute.Tensor:
+        """Chunk buffers, (rows, columns, buffer), as a thread's rows r and r + 8 of a gated chunk with swapped operands
+        lie in them: these come of two blocks of 64 rows of the tile, one below the other, of which each makes 32 rows
+        of the chunk."""
+        eight, warps = hopper.WGMMA_N_STEP, hopper.WARPGROUP_WARPS
+        rows = cute.make_layout((eight, 2, warps), stride=(1, eight * warps, eight))
+        return cute.composition(buffers, (rows, None, None))
+
     def staging(
         self, own: cute.Tensor, mma: cute.TiledMma, thread: Int32
     ) -> tuple[cute.TiledCopy, cute.Shape, cute.Tensor]:
@@ -401,12 +409,15 @@ class ConsumerEpilogue:
             self.sync()
 
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
-        """The accumulators chunk by chunk: (values of a chunk, columns, rows). With a gate those of the first half of a
-        tile's columns, behind which those of the other half follow, row by row."""
+        """The accumulators chunk by chunk: (values of a chunk, columns, rows). With a gate those by which activations
+        are made, behind which those by which they are multiplied follow: of the other half of a tile's columns, row by
+        row; with swapped operands of the other row of a thread, of two blocks of 64 rows for one of the chunk."""
         halves = 2 if self.gated else 1
         size = cute.size(accumulators) // (halves * rows * columns)
-        layout = cute.make_layout((size, columns, rows), stride=(1, size, halves * columns * size))
-        return cute.make_tensor(accumulators.iterator, layout)
+        shape, stride = (size, columns, rows), (1, size, halves * columns * size)
+        if self.gated and self.chunks.transposed:
+            shape, stride = ((2, 2, size // 4), columns, rows), ((1, columns * size, 4), size, 2 * columns * size)
+        return cute.make_tensor(accumulators.iterator, cute.make_layout(shape, stride=stride))
 
     def finished(self, values: cute.Tensor, region: Region, down: Int32 | int, across: Int32 | int):
         """The values of a chunk of a region after all steps."""

@@ -29,7 +29,7 @@ from hopper_gemm.kernel.cta import CtaTask, Memory, Operands, Output
 from hopper_gemm.kernel.epilogue import Chunks, ConsumerEpilogue, Region
 from hopper_gemm.kernel.groups import GroupRaster, GroupScheduler, behind, ragged, ragged_depth
 from hopper_gemm.kernel.observer import Observer
-from hopper_gemm.kernel.operand import GatedOperand, Loads, Operand
+from hopper_gemm.kernel.operand import GatedOperand, InterleavedOperand, Loads, Operand
 from hopper_gemm.kernel.pipeline import Ring, RingState
 from hopper_gemm.kernel.place import Place
 from hopper_gemm.kernel.producer import Fill, Pace
@@ -132,12 +132,16 @@ class HopperGemm:
         self.chunks = Chunks(config, out_dtype)
         self.cluster = (config.cluster_m, config.cluster_n)
         self.parts = config.split_k if config.parts_meet else 1
-        self.out_n = config.tile_n // 2 if self.finish.gated else config.tile_n
+        left, right = Operand, Operand
+        self.out_m, self.out_n = config.tile_m, config.tile_n
+        if self.finish.gated and config.swap_ab:
+            left, self.out_m = InterleavedOperand, config.tile_m // 2
+        elif self.finish.gated:
+            right, self.out_n = GatedOperand, config.tile_n // 2
         by_rows = [axis != "k" for axis in (reversed(layouts) if config.swap_ab else layouts)]
         self.tile_k = config.tile_k * ELEMENT_BYTES * 8 // dtype.width
         depth, alternate = (self.tile_k, config.stages), config.multicast == "alternate"
-        self.a = Operand(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
-        right = GatedOperand if self.finish.gated else Operand
+        self.a = left(dtype, config.tile_m, config.share_m, *depth, config.cluster_n, alternate, by_rows[0])
         self.b = right(dtype, config.tile_n, config.share_n, *depth, config.cluster_m, alternate, by_rows[1])
 
     # Launch ----------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class HopperGemm:
             c = cute.make_tensor(c.iterator, cute.select(c.layout, mode=[1, 0, 2] if cute.rank(c) == 3 else [1, 0]))
         read = {"bias": bias, "residual": residual, "scale": scale, "row_scales": scale_a, "column_scales": scale_b}
         operands, output = self._operands(a, b), replace(self._output(c), **read)
-        tiles_m = cute.ceil_div(cute.size(c, mode=[0]), config.tile_m * config.cluster_m)
+        tiles_m = cute.ceil_div(cute.size(c, mode=[0]), self.out_m * config.cluster_m)
         tiles_n = cute.ceil_div(cute.size(c, mode=[1]), self.out_n * config.cluster_n)
         order = along_m, swizzle, serpentine
         k_tiles = cute.ceil_div(cute.size(a, mode=[1]), self.tile_k)
@@ -226,7 +230,7 @@ class HopperGemm:
         if cutlass.const_expr(self.parts > 1):
             k_first, k_tiles = raster.stretch(place.part, k_tiles // self.parts, k_tiles % self.parts)
         mailbox = memory.storage.mailbox.data_ptr() if cutlass.const_expr(self._has_mailbox) else None
-        covers = config.tile_m, self.out_n
+        covers = self.out_m, self.out_n
         scheduler = self._scheduler(config, raster, place, ring, k_first, k_tiles, workspace, mailbox, covers, edge)
         task = CtaTask(scheduler, operands, output, memory, seen)
         self._set_up(task)
@@ -333,7 +337,8 @@ class HopperGemm:
         epilogue = self._epilogue(task, consumer, own_a if cutlass.const_expr(config.split == "m") else own_b)
         loop = self._mainloop(task, share, epilogue)
         parts = self.sums(config, scheduler, consumer, task.memory.a.iterator)
-        rows, columns = config.share_m // hopper.WGMMA_M, config.share_n * self.out_n // config.tile_n // self.chunks.n
+        height, width = config.share_m * self.out_m // config.tile_m, config.share_n * self.out_n // config.tile_n
+        rows, columns = height // hopper.WGMMA_M, width // self.chunks.n
         self._await_launch()
 
         state = self._state(phase=0)
@@ -353,7 +358,7 @@ class HopperGemm:
             tile_loop = self._of_tile(loop, item, row, column)
             state, seen = tile_loop.multiply_tile(state, item.k_count, turn, seen)
             seen = seen.at("fed")
-            row, column = row + consumer_m * config.share_m, column + consumer_n * (columns * self.chunks.n)
+            row, column = row + consumer_m * height, column + consumer_n * width
             region = Region(rows, columns, row, column)
             if cutlass.const_expr(self.grouping != ""):
                 region = item.region(region)
@@ -413,7 +418,7 @@ class HopperGemm:
         size = cute.size(c, mode=[0]), cute.size(c, mode=[1])
         steps = tuple(STEP if one else 1 for one in contiguous)
         least = MOVED_FROM * self.tile_k // self.config.tile_k
-        edge = Edge.of(size, (self.config.tile_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < least)
+        edge = Edge.of(size, (self.out_m, self.out_n), steps).unless(cute.size(a, mode=[1]) < least)
         if self.finish.scales == "blocks":  # 64 rows or columns of a tile have one block of B
             edge = replace(edge, **{"row" if swapped else "column": Int32(FAR)})
         return edge if residual is None else edge.unless(residual.iterator.toint() == c.iterator.toint())
@@ -543,7 +548,8 @@ class HopperGemm:
         else:
             buffers = task.memory.storage.c.get_tensor(layout.outer, swizzle=layout.inner)
             shared = cute.logical_divide(buffers, (None, None, config.epi_buffers))[None, None, (None, consumer)]
-        staging = chunks.staging(shared, self._tiled_mma(chunks.n), thread)
+        staged = chunks.paired(shared) if self.finish.gated and config.swap_ab else shared
+        staging = chunks.staging(staged, self._tiled_mma(chunks.n), thread)
         if self.scattered:
             target = ThreadTarget.of(chunks, shared, output.c, thread)
         else:
@@ -572,7 +578,7 @@ class HopperGemm:
         if finish.activation:
             steps.append(ActivationStep(finish.activation, NAMES[self.out_dtype]))
         if finish.gated:
-            steps.append(Gate(hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS))
+            steps.append(Gate(2 if swapped else hopper.WGMMA_M * self.out_n // hopper.WARPGROUP_THREADS))
         if finish.residual:
             steps.append(Residual(residual, swapped))
         return tuple(steps)

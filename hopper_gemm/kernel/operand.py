@@ -41,9 +41,9 @@ def plain_layout(rows: int, columns: int, buffers: int = 1) -> cute.ComposedLayo
 class OperandLoad:
     """One operand's loads into shared memory, in slices of rows that one TMA instruction can move.
 
-    A tile is cut along its rows into equal slices, and a slice into boxes along its depth. In a cluster, CTAs that share
-    the tile load some of the slices each, or one box of each slice, or everything on alternate stages, and multicast
-    that to all sharers.
+    A tile is cut along its rows into equal slices, and a slice along its depth into boxes. In a cluster, CTAs that
+    share the tile load some of the slices each, or one box of each slice, or everything on alternate stages, and
+    multicast that to all sharers.
 
     Args:
         atom: the TMA copy of one slice.
@@ -89,10 +89,10 @@ class OperandLoad:
 
     @cute.jit
     def _copy(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
-        source = self.source_from(first_row)
+        source, unroll = self.source_from(first_row), self.box_count if self.box_count <= UNROLLED_BOXES else 1
         for i in cutlass.range_constexpr(self.count):
             part = self.first + i
-            for number in cutlass.range(self.box_count, unroll=self.box_count if self.box_count <= UNROLLED_BOXES else 1):
+            for number in cutlass.range(self.box_count, unroll=unroll):
                 box = self.first_box + number
                 cute.copy(
                     self.atom,
@@ -286,3 +286,32 @@ class GatedOperand(Operand):
             shape, stride = (*shape, matrix.shape[2]), (*stride, matrix.stride[2])
         layout = cute.make_layout(shape, stride=stride)
         return super().load_atom(cute.make_tensor(matrix.iterator, layout))
+
+
+@dataclass(frozen=True)
+class InterleavedLoad(OperandLoad):
+    """The loads of gate and up rows that take turns by eights, (8, 2, f / 8) rows by depth."""
+
+    def source_from(self, first_row: Int32) -> cute.Tensor:
+        """The source from a row of gate and up on, a multiple of eight."""
+        within = 0, 0, 0, first_row // hopper.WGMMA_N_STEP
+        return cute.domain_offset(((within, 0), (0, 0, *self.planes)), self.source)
+
+
+@dataclass(frozen=True)
+class InterleavedOperand(Operand):
+    """Gate and up weights, (2 f, depth) or with groups behind, gate rows first, contiguous along their depth; of a
+    tile's rows eight of the one follow eight of the other, so that a thread that holds rows r and r + 8 of 16 holds a
+    row of both."""
+
+    loading = InterleavedLoad
+
+    def load_atom(self, matrix: cute.Tensor) -> cpasync.TmaInfo:
+        """The TMA load of one box of the matrix seen as ((8, 2, f / 8), depth), or with groups behind. On the host."""
+        eight, pitch = hopper.WGMMA_N_STEP, matrix.stride[0]
+        rows = cute.size(matrix, mode=[0]) // 2
+        shape = ((eight, 2, rows // eight), matrix.shape[1])
+        stride = ((pitch, Int64(rows) * pitch, Int64(eight) * pitch), 1)
+        if cute.rank(matrix) == 3:
+            shape, stride = (*shape, matrix.shape[2]), (*stride, matrix.stride[2])
+        return super().load_atom(cute.make_tensor(matrix.iterator, cute.make_layout(shape, stride=stride)))

@@ -172,7 +172,14 @@ class Chunk:
 
     def piece(self, first: int, count: int, offset: int = 0) -> cute.Tensor:
         """The registers of ``count`` groups of 8 columns, ``offset`` registers further on."""
-        return cute.make_tensor(self.values.iterator + offset + 4 * first, cute.make_layout(4 * count))
+        shape = self.values.shape
+        if not (isinstance(shape, tuple) and isinstance(shape[0], tuple)):
+            return cute.make_tensor(self.values.iterator + offset + 4 * first, cute.make_layout(4 * count))
+        own = cute.make_rmem_tensor(4 * count, Float32)
+        moved = cute.make_tensor(self.values.iterator + offset, self.values.layout)
+        for at in range(4 * count):
+            own[at] = moved[4 * first + at]
+        return own
 
 
 class Step:

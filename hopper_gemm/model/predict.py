@@ -334,7 +334,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     slowed = fixed.level + fixed.single * sum(sectors for _, sectors in astray(problem))
     slowed += constants.shared * log(kernel.split_k) * limited**2
     seconds *= slowed + constants.alike * alike
-    if finish is not None and finish.gated and kernel.consumers == 1 and sides[0] > 1:
+    if finish is not None and finish.gated and not kernel.swap_ab and kernel.consumers == 1 and sides[0] > 1:
         seconds *= GATED_ALONE
     return Prediction(seconds, math, load, l2, ring, epilogue, rounds, clock)
 

@@ -107,7 +107,7 @@ PROBLEM = GemmProblem(1024, 2048, 1024)
         (LadderConfig(loads="cp_async"), PROBLEM, Epilogue(bias=True), "epilogue"),
         (GemmConfig(), PROBLEM, Epilogue(gated=True), "gated"),
         (GemmConfig(), PROBLEM, Epilogue(bias=True, activation="silu", gated=True), "gated"),
-        (GemmConfig(swap_ab=True), PROBLEM, GATED, "gated"),
+        (GemmConfig(128, 64, swap_ab=True), PROBLEM, GATED, "gated"),
         (GemmConfig(128, 128, split_k=2), PROBLEM, GATED, "gated"),
         (GemmConfig(64, 256, consumers=2, split="n"), PROBLEM, GATED, "gated"),
         (GemmConfig(256, 192, epi_n=64), PROBLEM, GATED, "gated"),

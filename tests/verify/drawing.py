@@ -266,7 +266,6 @@ def _grouped_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair
         dtype, layouts, promote = rng.choice(FP8_DTYPES), "kk", BLOCK
         fixed |= {"k_depth": 4, "stages": "max"}
     if finish is not None and finish.gated:
-        fixed |= {"swap_ab": False}
         layouts = "kk"
     typical = GroupedProblem(4096, 512, 4096, dtype, layouts, promote=promote, groups=8, grouping=grouping)
     for _ in range(FP8_TRIES):

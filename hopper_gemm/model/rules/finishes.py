@@ -70,23 +70,43 @@ def _registers(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterat
 
 
 def _gated(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
-    """Gate and up of one column of C must be accumulators of one thread, half a tile apart."""
+    """Gate and up of one column of C must be accumulators of one thread: half a tile apart, or with swapped operands in
+    its two rows of 16."""
     if not finish.gated:
         return
     if finish.scale or finish.bias or finish.residual or not finish.activation:
         yield f"a gated finish must be an activation alone but is {finish}; leave the other steps out"
-    half, step = kernel.tile_n // 2, hopper.WGMMA_N_STEP
-    columns = kernel.chunk_columns(problem.out_bytes)
-    if kernel.swap_ab or kernel.share_n != kernel.tile_n or kernel.split_k > 1 or kernel.staging == "ring":
-        yield f"the finish {finish} pairs columns of one consumer: take swap_ab false, split m, split_k 1, staging own"
-    if kernel.tile_n % (2 * step * kernel.cluster_m):
-        yield f"tile_n = {kernel.tile_n} must be two halves of whole {step} rows for each CTA that shares it; change it"
-    elif half % columns:
-        yield f"chunks of {columns} columns cannot make up half a tile of {half}; take an epi_n that divides {half}"
+    step = hopper.WGMMA_N_STEP
+    if kernel.split_k > 1 or kernel.staging == "ring":
+        yield f"the finish {finish} pairs accumulators of one consumer: take split_k 1, staging own"
+    if kernel.swap_ab:
+        yield from _gated_rows(kernel, finish)
+    else:
+        yield from _gated_columns(kernel, problem, finish)
     if problem.n % (2 * step):
         yield f"n must be two halves of a multiple of {step} columns but got {problem.n}; pad gate and up"
     if problem.layouts[1] != "k":
         yield f"the finish {finish} reads a weight contiguous along k but got layouts {problem.layouts}; copy it"
+
+
+def _gated_rows(kernel: Kernel, finish: Epilogue) -> Iterator[str]:
+    """With swapped operands gate and up take turns in a tile's rows, and two of its blocks make one of C."""
+    block, turn = 2 * hopper.WGMMA_M, 2 * hopper.WGMMA_N_STEP
+    if kernel.share_m % block:
+        yield f"the finish {finish} needs {block} rows of a swapped tile a consumer; change tile_m or consumers"
+    if kernel.tile_m % (turn * kernel.cluster_n):
+        yield f"tile_m = {kernel.tile_m} must be whole {turn} rows for each CTA that shares it; change it"
+
+
+def _gated_columns(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
+    half, step = kernel.tile_n // 2, hopper.WGMMA_N_STEP
+    columns = kernel.chunk_columns(problem.out_bytes)
+    if kernel.share_n != kernel.tile_n:
+        yield f"the finish {finish} pairs columns of one consumer: take split m"
+    if kernel.tile_n % (2 * step * kernel.cluster_m):
+        yield f"tile_n = {kernel.tile_n} must be two halves of whole {step} rows for each CTA that shares it; change it"
+    elif half % columns:
+        yield f"chunks of {columns} columns cannot make up half a tile of {half}; take an epi_n that divides {half}"
 
 
 FINISH_RULES = (

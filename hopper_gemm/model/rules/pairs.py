@@ -57,8 +57,8 @@ def _held(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 
 def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
-    """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it. The CTAs that share
-    a tile share out its boxes, or else its depth in whole atoms of the swizzle."""
+    """Operands contiguous along their rows: their swizzle spans rows, and a TMA box is one row of it. CTAs that share a
+    tile share out its boxes, or else its depth in whole atoms of the swizzle."""
     if problem.layouts != "kk" and kernel.loads != "tma":
         yield f'loads "{kernel.loads}" read only layouts kk but got {problem.layouts}; take loads tma'
     axes = reversed(problem.layouts) if kernel.swap_ab else problem.layouts
@@ -71,7 +71,7 @@ def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
             yield f"{name} must give each consumer a multiple of {LEAST_SPAN} with layouts {problem.layouts}"
         if kernel.multicast == "split" and tile // span % sharers and kernel.tile_k % (ATOM_DEPTH * sharers):
             boxes = f"{tile // span} boxes of {span} rows, {kernel.tile_k} deep"
-            yield f"{name} = {tile} has {boxes}, which {sharers} CTAs cannot share out; change it, k_depth or the cluster"
+            yield f"{name} = {tile} has {boxes}, which {sharers} CTAs cannot share out; change it or k_depth"
 
 
 def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
