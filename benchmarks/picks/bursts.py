@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.fresh import LAST_SEEDS, SINCE
+from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, SINCE
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, work_items
@@ -95,7 +95,7 @@ def bursts_of(context: str, folders: Sequence[Path] | None = None, fp8: bool = F
 
 
 def _fitted_to() -> list[Path]:
-    return [folder for folder in recorded_folders() if folder.name not in (*LAST_SEEDS, *SINCE)]
+    return [folder for folder in recorded_folders() if folder.name not in (*LAST_SEEDS, LAST_OF_FP8, *SINCE)]
 
 
 def _usual(row: Row, context: str) -> bool:

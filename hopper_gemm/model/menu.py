@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hopper_gemm.model import hopper
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.correction import features, is_learnt, shipped
@@ -45,13 +44,6 @@ on shorter problems it cost 0.6 to 2 %."""
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
 
-GATES = (
-    *((64, 80, 8), (64, 144, 4), (64, 176, 4), (64, 208, 4), (64, 240, 4)),
-    *((128, 256, 4), (192, 112, 4), (192, 176, 4)),
-)
-"""tile_m, tile_n and k_depth of clusters along n for gated layers, of which few kernels of the menu pair the columns.
-Chosen one by one, by the model, for gates of eleven models at 1 to 8192 rows; they compile when first asked for."""
-
 CORRECTED, WITHIN = 16, 1.1
 """Kernels of a problem that trees rank again: the model's best, so many at most, that it expects to take at most so
 many times as long as its first."""
@@ -65,7 +57,18 @@ half and an eighth of them. By the first alone 64 rows a group were 6 % behind t
 def binaries() -> tuple[Kernel, ...]:
     """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
     it meets. They were chosen from recorded rows by benchmarks/menu.py."""
-    listed = json.loads(Path(__file__).with_name("menu.json").read_text(encoding="utf-8"))
+    return _listed("menu.json")
+
+
+@cache
+def gates() -> tuple[Kernel, ...]:
+    """The kernels for gated layers alone, as they are compiled: few of the menu hold gate and up of a column where one
+    thread can multiply them. They were chosen by benchmarks/gates.py."""
+    return _listed("gates.json")
+
+
+def _listed(name: str) -> tuple[Kernel, ...]:
+    listed = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     plain = Kernel()  # the file leaves no choice open: a test resolves it
     return tuple(plain.but(**values) for values in listed)
 
@@ -93,7 +96,7 @@ def suited(like: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
 @cache
 def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
     """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
-    for each number of parts that such problems are cut into; for gated layers with :data:`GATES`."""
+    for each number of parts that such problems are cut into; for gated layers with :func:`gates`."""
     kernels = binaries()
     if invariant:
         ahead = list(dict.fromkeys(map(forward, binaries())))
@@ -104,12 +107,7 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
         ]
         kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
     if gated:
-        wide = GemmConfig(cluster_n=2, epi_n="wide")
-        gates = (
-            replace(wide, tile_m=tile_m, tile_n=tile_n, k_depth=k_depth, stagger=int(tile_m == hopper.WGMMA_M))
-            for tile_m, tile_n, k_depth in GATES
-        )
-        kernels = tuple(dict.fromkeys([*kernels, *map(resolve, gates)]))
+        kernels = tuple(dict.fromkeys([*kernels, *gates()]))
     return tuple(way for kernel in kernels for way in launches(kernel))
 
 
@@ -181,7 +179,7 @@ class Choice(NamedTuple):
 def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Choice]:
     """:func:`choices` of a single product, with the times that they were ranked by: the model's best
     (:data:`CORRECTED`) by what launches like theirs took (:mod:`.correction`), the others by the model alone."""
-    learnt = is_learnt(problem, finish)
+    learnt = is_learnt(problem)
     best = by_model(problem, count, chip, finish, CORRECTED if learnt else 0)
     seconds = np.array([candidate[0] for candidate in best])
     order = np.arange(len(best))
