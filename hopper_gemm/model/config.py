@@ -159,8 +159,8 @@ class GemmConfig:
     ctas_per_sm: int = integer(1, "CTAs that share an SM, its memory and its registers", host=True)
     multicast: Literal["split", "alternate"] = word(
         "split",
-        "how the CTAs of a cluster divide the loading of a shared tile: each a slice of its rows, or one CTA all of "
-        "it, alternating stage by stage",
+        "how the CTAs of a cluster divide the loading of a shared tile: each a part of its rows or of its depth, or "
+        "one CTA all of it, alternating stage by stage",
         "split",
         "alternate",
         renamed={"rows": "split", "turns": "alternate"},
