@@ -57,6 +57,7 @@ OTHERS = (
     ("docs/models.md", "an invariant decode", EXAMPLES, "python examples/invariant_decode.py --out OUT"),
     ("docs/models.md", "FP8", "measurements/fp8.csv", "python -m benchmarks.fp8 --out OUT"),
     ("docs/menu.md", "deep and narrow problems", "measurements/deep.csv", "python -m benchmarks.deep --out OUT"),
+    ("docs/menu.md", "gates", "measurements/gated.jsonl", "python -m benchmarks.gates time --out OUT"),
     (
         "docs/works-with.md",
         "CUTLASS Operators",
