@@ -83,7 +83,7 @@ def test_a_finish_at_the_edge_of_the_registers_spills_nothing(name, pool):
 
 
 def test_a_case_that_no_rule_allows_is_none():
-    assert legal([Case("swapped", GATED, LARGE)]) == []
+    assert legal([Case("swapped cluster", GATED, LARGE)]) == []
 
 
 @pytest.mark.parametrize("columns", [8, 88, 256])
