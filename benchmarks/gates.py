@@ -1,8 +1,9 @@
 """Choose the kernels for gated layers that join the menu, and time such kernels beside the pick.
 
 Few kernels of the menu hold gate and up of a column where one thread can multiply them. ``python -m benchmarks.gates
-choose > hopper_gemm/model/gates.json`` adds to them, one after the other, the kernel that gains most (greedy) by the
-times that the model and the trees expect for the gates of eleven models at 1 to 8192 tokens; nothing is measured.
+choose > hopper_gemm/model/gates.json`` adds to them the fastest kernel of each recorded list, then one after the other
+the kernel that gains most (greedy) by the times that the model and the trees expect for the gates of eleven models at 1
+to 8192 tokens.
 ``python -m benchmarks.gates time --out gated.jsonl [TOKENS...]`` times the best of that space for Llama-3-8B's gate,
 and the pick, the plain product and torch beside them, isolated, a line of JSON for each number of tokens.
 """
@@ -17,11 +18,13 @@ from dataclasses import replace
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from benchmarks import need_hopper
 from benchmarks.menu import text_of
+from docs.generate.measurements import measurement
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.correction import features, shipped
@@ -43,8 +46,8 @@ TOKENS = (1, 4, 8, 16, 24, 32, 64, 100, 128, 160, 192, 257, 300, 384, 512, 640, 
 CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2))
 CHIP = CHIPS["h100"]
 
-COUNT = 24
-"""Kernels that join the menu."""
+COUNT = 32
+"""Kernels that join the menu, and what recorded lists found."""
 
 EACH, OF_A_TILE = 30, 3
 """Kernels that are timed for a number of tokens, and how many of one tile at most."""
@@ -97,13 +100,24 @@ def _expected(kernel: Kernel) -> np.ndarray:
     return expected(kernel, [GemmProblem(m, n, k) for n, k in WEIGHTS for m in TOKENS])
 
 
+def recorded() -> list[Kernel]:
+    """The fastest kernel of each recorded list, each once."""
+    found = dict[Kernel, None]()
+    for line in measurement("measurements/gated.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        first = min(row["configs"], key=lambda name: median(row["us"].get(name, [np.inf])))
+        found[resolve(GemmConfig.of(row["configs"][first])).compiled()] = None
+    return list(found)
+
+
 def chosen() -> list[Kernel]:
-    """The kernels that gain most beside the menu's."""
-    offered = [kernel for kernel in binaries() if is_legal(kernel, GemmProblem(8192, *LLAMA), GATED)]
+    """The fastest recorded kernels, and those that gain most beside them and the menu's."""
+    listed = [kernel for kernel in recorded() if kernel not in binaries()]
+    offered = [*(one for one in binaries() if is_legal(one, GemmProblem(8192, *LLAMA), GATED)), *listed]
     kernels = [*offered, *(kernel for kernel in space() if kernel not in offered)]
     with Pool() as pool:
         table = np.array(pool.map(_expected, kernels, chunksize=20)).T
-    best, found = table[:, : len(offered)].min(axis=1), list[Kernel]()
+    best, found = table[:, : len(offered)].min(axis=1), listed
     while len(found) < COUNT:
         gain = (np.log(best)[:, None] - np.log(np.minimum(table, best[:, None]))).mean(axis=0)
         at = int(gain.argmax())

@@ -30,6 +30,7 @@ def test_the_kernels_beyond_the_menu_are_the_best_of_different_shapes(finish):
     assert len({(one.tile_m, one.tile_n, one.swap_ab, one.split_k, one.schedule) for one in found}) == 6
     times = [predict(one, problem, finish=finish).seconds for one in found]
     assert times == sorted(times)
+    # a gated layer's choice may be one of these: its own kernels are beyond the menu
     assert times[0] <= predict(choices(problem, 1, finish=finish)[0], problem, finish=finish).seconds
 
 

@@ -48,6 +48,9 @@ CORRECTED, WITHIN = 16, 1.1
 """Kernels of a problem that trees rank again: the model's best, so many at most, that it expects to take at most so
 many times as long as its first."""
 
+CLUSTER_OF_GROUPS = 4
+"""CTAs of a cluster that runs groups, at most."""
+
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
 half and an eighth of them. By the first alone 64 rows a group were 6 % behind torch with half of the groups empty."""
@@ -243,9 +246,11 @@ def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
 
 
 def _for_groups(finish: Epilogue | None) -> list[Kernel]:
-    """The kernels that groups choose from, each legal by itself, with the static scheduler."""
+    """The kernels that groups choose from, each legal by itself, with the static scheduler. None of clusters of eight,
+    with which groups were not verified."""
     offered = menu(False, True) if finish is not None and finish.gated else binaries()
-    return [*dict.fromkeys(way.compiled().but(scheduler="static", reverse_k=False, pace=0) for way in offered)]
+    offered = [way.compiled() for way in offered if way.cluster_size <= CLUSTER_OF_GROUPS]
+    return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in offered)]
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:

@@ -16,6 +16,7 @@ from hopper_gemm.model import menu as menus
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.menu import (
@@ -30,6 +31,7 @@ from hopper_gemm.model.menu import (
     gates,
     launches,
     menu,
+    suited,
 )
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
@@ -61,6 +63,15 @@ def test_every_kernel_of_the_menu_is_legal_resolved_and_there_once():
     assert all(is_legal(config) and config == resolve(config) for config in menu())
     listed = json.loads((ROOT / "hopper_gemm/model/menu.json").read_text())
     assert list(binaries()) == [resolve(GemmConfig.of(values)) for values in listed], "the file leaves no choice open"
+    assert len(set(gates())) == len(gates())
+    assert all(is_legal(one) and one == resolve(one) for one in gates())
+    assert (ROOT / "hopper_gemm/model/gates.json").read_text() == text_of(gates())
+
+
+def test_groups_choose_from_no_cluster_of_eight():
+    """None was verified there."""
+    for finish in (None, GATED):
+        assert max(one.cluster_size for one in suited(GroupedProblem(8, 16, 8), finish)) == 4
 
 
 def test_most_of_the_menu_sums_a_row_of_the_product_in_the_same_order_whatever_the_other_rows():

@@ -80,22 +80,14 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[s
     if kernel.split_k > 1 or kernel.staging == "ring":
         yield f"the finish {finish} pairs accumulators of one consumer: take split_k 1, staging own"
     if kernel.swap_ab:
-        yield from _gated_rows(kernel, finish)
+        if kernel.share_m % (block := 2 * hopper.WGMMA_M):
+            yield f"the finish {finish} makes {block} rows of a swapped tile {block // 2} of C; change tile_m or consumers"
     else:
         yield from _gated_columns(kernel, problem, finish)
     if problem.n % (2 * step):
         yield f"n must be two halves of a multiple of {step} columns but got {problem.n}; pad gate and up"
     if problem.layouts[1] != "k":
         yield f"the finish {finish} reads a weight contiguous along k but got layouts {problem.layouts}; copy it"
-
-
-def _gated_rows(kernel: Kernel, finish: Epilogue) -> Iterator[str]:
-    """With swapped operands gate and up take turns in a tile's rows, and two of its blocks make one of C."""
-    block, turn = 2 * hopper.WGMMA_M, 2 * hopper.WGMMA_N_STEP
-    if kernel.share_m % block:
-        yield f"the finish {finish} needs {block} rows of a swapped tile a consumer; change tile_m or consumers"
-    if kernel.tile_m % (turn * kernel.cluster_n):
-        yield f"tile_m = {kernel.tile_m} must be whole {turn} rows for each CTA that shares it; change it"
 
 
 def _gated_columns(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
