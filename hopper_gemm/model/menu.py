@@ -249,8 +249,8 @@ def _for_groups(finish: Epilogue | None) -> list[Kernel]:
     """The kernels that groups choose from, each legal by itself, with the static scheduler. None of clusters of eight,
     with which groups were not verified."""
     offered = menu(False, True) if finish is not None and finish.gated else binaries()
-    offered = [way.compiled() for way in offered if way.cluster_size <= CLUSTER_OF_GROUPS]
-    return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in offered)]
+    small = [way.compiled() for way in offered if way.cluster_size <= CLUSTER_OF_GROUPS]
+    return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in small)]
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:

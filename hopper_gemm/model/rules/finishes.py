@@ -81,7 +81,7 @@ def _gated(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[s
         yield f"the finish {finish} pairs accumulators of one consumer: take split_k 1, staging own"
     if kernel.swap_ab:
         if kernel.share_m % (block := 2 * hopper.WGMMA_M):
-            yield f"the finish {finish} makes {block} rows of a swapped tile {block // 2} of C; change tile_m or consumers"
+            yield f"the finish {finish} needs {block} rows of a swapped tile a consumer; change tile_m or consumers"
     else:
         yield from _gated_columns(kernel, problem, finish)
     if problem.n % (2 * step):
