@@ -1,10 +1,9 @@
-"""Kernels beside the menu for numbers of rows between its tiles: a sweep that times them, gated layers, and a verdict.
+"""Kernels beside the menu for numbers of rows between its tiles: a sweep that times them, and a verdict.
 
     python -m benchmarks.between sweep > between.toml                    # needs no GPU
     hopper-gemm sweep between.toml
     python -m benchmarks.between judge results/local/h200/between       # the best of the menu, and of the others
     python -m benchmarks.between exchange 24 --rows results/local/h200/between    # a menu with 24 kernels exchanged
-    python -m benchmarks.between gated --out gated.jsonl                # swiglu by the pick and by other kernels
 
 The problems are the products of a Llama-3-8B layer at 100, 257 and 777 rows. Of each the eight best picks are timed,
 and of a space with every width of a tile the kernels outside the menu that the model expects to be fastest: one for
@@ -28,7 +27,6 @@ import numpy as np
 from benchmarks.held_out import read_held_out
 from benchmarks.menu import FLOOR, Case, Searched, plain, searched, shares, summary, text_of, weights_of
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
-from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.lookup import without_pdl
@@ -44,8 +42,6 @@ from hopper_gemm.tune.study.shapes import read_shapes
 
 SIDES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 PROBLEMS = [GemmProblem(m, n, k) for m in (100, 257, 777) for n, k in SIDES]
-GATED_ROWS = (1, 23, 100, 257, 777, 1500)
-GATED = Epilogue(activation="silu", gated=True)
 
 SEED, ROWS, LARGEST_N = 29, np.array([65, 1100]), 100_000
 """Seed, least and greatest of the drawn numbers of rows; and the n up to which weights count."""
@@ -53,8 +49,8 @@ SEED, ROWS, LARGEST_N = 29, np.array([65, 1100]), 100_000
 OFFERED, MISSED = 5, 0.03
 """Kernels outside the menu that each of these problems offers; and the loss of a problem that forbids an exchange."""
 
-PICKS, BEYOND, BEYOND_GATED = 8, 16, 6
-"""Kernels of a problem: of the menu, and outside of it; and of a gated layer."""
+PICKS, BEYOND = 8, 16
+"""Kernels of a problem: of the menu, and outside of it."""
 
 BROUGHT, CLOSE = 24, 0.1
 """Kernels that an exchange would bring into the menu: timed too where the model expects them to be near the best."""
@@ -122,15 +118,15 @@ def _offers() -> Offers:
     return Offers(ways, SXM)
 
 
-def beyond(problem: GemmProblem, count: int, finish: Epilogue | None = None) -> list[Kernel]:
+def beyond(problem: GemmProblem, count: int) -> list[Kernel]:
     """The kernels outside the menu that the model expects to be fastest, one for each shape."""
     best: dict[tuple[Any, ...], tuple[float, Kernel]] = {}
     for bound, _, fixed in _offers().by_bound(problem):
         if len(best) >= count and bound > sorted(best.values(), key=lambda one: one[0])[count - 1][0]:
             break
         way = fixed.kernel
-        if not pair_reasons(way, problem, finish):
-            seconds = predict_fixed(fixed, problem, finish=finish).seconds
+        if not pair_reasons(way, problem):
+            seconds = predict_fixed(fixed, problem).seconds
             shape = way.tile_m, way.tile_n, way.swap_ab, way.split_k, way.schedule
             best[shape] = min(best.get(shape, (seconds, way)), (seconds, way), key=lambda one: one[0])
     return [kernel for _, kernel in sorted(best.values(), key=lambda one: one[0])[:count]]
@@ -232,30 +228,8 @@ def exchanged(count: int, folder: Path | None = None) -> list[Kernel]:
     return [kernels[index] for index in chosen]
 
 
-def time_gated(out: Path, rows: Sequence[int], rounds: int) -> None:
-    """Time swiglu by the pick, by other kernels, and by torch; a line of JSON for each number of rows."""
-    import torch
-
-    from benchmarks.linear import timed
-    from hopper_gemm.compiler.store import KernelId, default_store
-    from hopper_gemm.serve.kernels import default_config
-    from tests.verify.harness import compile_all
-
-    problems = [GemmProblem(m, 28672, 4096) for m in rows]
-    more = {one: {str(kernel): kernel for kernel in beyond(one, BEYOND_GATED, GATED)} for one in problems}
-    picks = [(default_config(one, 0, GATED), one) for one in problems]
-    wanted = [*picks, *((kernel, one) for one, others in more.items() for kernel in others.values())]
-    compile_all([KernelId.of(kernel, one, finish=GATED) for kernel, one in wanted], default_store())
-    for problem, others in more.items():
-        row = timed(problem, GATED, rounds, False, others)
-        torch.cuda.empty_cache()
-        with out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(problem, {name: sorted(us)[len(us) // 2] for name, us in row["us"].items()}, flush=True)
-
-
 def main() -> None:
-    """Print the sweep, judge its rows, or time gated layers."""
+    """Print the sweep, judge its rows, or exchange kernels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="what", required=True)
     kinds.add_parser("sweep")
@@ -263,19 +237,13 @@ def main() -> None:
     exchange = kinds.add_parser("exchange")
     exchange.add_argument("count", type=int)
     exchange.add_argument("--rows", type=Path, help="folder of the sweep, once it is measured")
-    gated = kinds.add_parser("gated")
-    gated.add_argument("--out", type=Path, required=True, help="file to which the rows are appended")
-    gated.add_argument("--rows", type=int, nargs="+", default=GATED_ROWS)
-    gated.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
     if given.what == "sweep":
         print(sweep_text([one for one in exchanged(BROUGHT) if one not in set(binaries())]), end="")
     elif given.what == "judge":
         print("\n".join(judged(given.folder)))
-    elif given.what == "exchange":
-        print(text_of(exchanged(given.count, given.rows)), end="")
     else:
-        time_gated(given.out, given.rows, given.rounds)
+        print(text_of(exchanged(given.count, given.rows)), end="")
 
 
 if __name__ == "__main__":

@@ -409,9 +409,9 @@ class ConsumerEpilogue:
             self.sync()
 
     def chunked(self, accumulators: cute.Tensor, columns: int, rows: int) -> cute.Tensor:
-        """The accumulators chunk by chunk: (values of a chunk, columns, rows). With a gate those by which activations
-        are made, behind which those by which they are multiplied follow: of the other half of a tile's columns, row by
-        row; with swapped operands of the other row of a thread, of two blocks of 64 rows for one of the chunk."""
+        """The accumulators chunk by chunk: (values of a chunk, columns, rows). With a gate they are the gate's values;
+        those of up lie half a tile's columns further. With swapped operands a chunk's rows come of two blocks of 64
+        rows of the tile, and those of up lie two registers further."""
         halves = 2 if self.gated else 1
         size = cute.size(accumulators) // (halves * rows * columns)
         shape, stride = (size, columns, rows), (1, size, halves * columns * size)

@@ -4,7 +4,7 @@
     Scale           times a number of the launch
     Bias            plus a vector, one element a column of C
     ActivationStep  a function of each element
-    Gate            times the value of another column of the product
+    Gate            times the value of another column of the product, of up
     Residual        plus a matrix of C's shape
 
 A step is frozen. :meth:`Step.of_tile` and :meth:`Step.of_chunk` return it with what it reads for a tile or a chunk, and
@@ -337,7 +337,7 @@ class ActivationStep(Step):
 
 @dataclass(frozen=True)
 class Gate(Step):
-    """Multiply by the value of another column, which the same thread holds.
+    """Multiply the activated gate by up, which the same thread holds.
 
     Args:
         apart: registers from a value to the one by which it is multiplied.

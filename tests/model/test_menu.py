@@ -250,7 +250,7 @@ def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
     assert 0 < len(alone) <= len(gates()), "the menu may hold some of them"
     assert all(is_legal(one, GemmProblem(64, 28672, 4096), GATED) for one in alone)
     found = [choose(GemmProblem(m, 28672, 4096), finish=GATED).compiled() for m in range(1, 65)]
-    assert alone & set(found)
+    assert sum(one in alone for one in found) >= len(found) / 4, "of few rows few of the menu pair gate and up"
     for finish in (None, Epilogue(activation="silu"), Epilogue(residual=True)):
         assert choose(GemmProblem(16, 28672, 4096), finish=finish).compiled() not in alone
 
