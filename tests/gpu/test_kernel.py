@@ -17,7 +17,7 @@ from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
-from tests.verify.drawing import Pair, fp8_pairs, grouped_pairs, pairs
+from tests.verify.drawing import Pair, fp8_pairs, gated_pairs, grouped_pairs, pairs
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +32,7 @@ def test_the_published_grid_on_a_ragged_problem(wrong):
     assert wrong([case(GemmProblem(1234, 1000, 520), config) for config in grid()]) == []
 
 
-@pytest.mark.parametrize(("draw", "count"), [(pairs, 320), (fp8_pairs, 160), (grouped_pairs, 240)])
+@pytest.mark.parametrize(("draw", "count"), [(pairs, 320), (fp8_pairs, 160), (grouped_pairs, 240), (gated_pairs, 80)])
 def test_drawn_configs_on_drawn_problems(wrong, draw, count):
     """Every type, layout, technique and finish, every recipe of FP8, every grouping: more of them by `make verify`."""
     assert wrong(list(draw(17, count))) == []

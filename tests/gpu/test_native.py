@@ -133,11 +133,12 @@ def test_gradients_have_the_bits_of_pythons_way_and_a_biass_is_rounded_once(ways
 
 @pytest.mark.parametrize("by_extension", [False, True])
 def test_a_launch_is_on_the_current_stream(ways, by_extension):
-    """What is multiplied is written behind a wait of 50 ms on the same stream."""
+    """What is multiplied is written behind a wait of 200 ms on the same stream. The first round may wait for the GPU:
+    it loads kernels, torch's and ours."""
     ways(by_extension)
     x, w, bias, _ = (one.detach() for one in tensors())
-    wait = 100_000_000  # cycles
-    for _ in range(3):
+    wait = 400_000_000  # cycles
+    for number in range(4):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -145,7 +146,7 @@ def test_a_launch_is_on_the_current_stream(ways, by_extension):
             later = torch.zeros_like(x)
             later.copy_(x)
             out = hopper_gemm.linear(later, w, bias)
-            assert not stream.query(), "it waited for the GPU"
+            assert number == 0 or not stream.query(), "it waited for the GPU"
         stream.synchronize()
         assert torch.equal(out, hopper_gemm.linear(x, w, bias))
 

@@ -9,8 +9,8 @@ import pytest
 
 from hopper_gemm.compiler.child import Child
 from hopper_gemm.compiler.store import KernelId
-from tests.verify.harness import ANSWER_SECONDS, PROCESSES, RUNS, VerifyJob, verdict
-from tests.verify.kinds import LATENESS, load_jobs
+from tests.verify.harness import ANSWER_SECONDS, LATENESS, PROCESSES, RUNS, VerifyJob, verdict
+from tests.verify.kinds import load_jobs
 from tests.verify.load import answering
 
 pytestmark = pytest.mark.gpu

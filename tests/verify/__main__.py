@@ -76,7 +76,7 @@ def verify(
     out = out or OUT
     from hopper_gemm.compiler.store import default_store
     from hopper_gemm.tune.measure.device import find_hopper
-    from tests.verify.drawing import fp8_pairs, grouped_pairs
+    from tests.verify.drawing import fp8_pairs, gated_pairs, grouped_pairs
     from tests.verify.drawing import pairs as drawn
     from tests.verify.harness import Harness, VerifyJob, compile_all, suspects
     from tests.verify.kinds import load_jobs
@@ -96,6 +96,7 @@ def verify(
     boards = [find_hopper(index) for index in options.gpus_of(gpus)] if measures else []
     besides = pairs * 3 // 10
     every = *drawn(seed, pairs), *fp8_pairs(seed, besides), *grouped_pairs(seed, besides)
+    every += tuple(gated_pairs(seed, pairs // 10))
     loads, alone = list(load_jobs()), list(map(VerifyJob, every))
     alone = [*suspects(read_rows(out), [*loads, *alone]), *alone]
     wanted = [*(job.row() for job in (*alone, *loads)), *wanted_models()]

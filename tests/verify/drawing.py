@@ -13,6 +13,7 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import ACTIVATIONS, SCALES, Epilogue
 from hopper_gemm.model.grouped import GROUPINGS, GroupedProblem
+from hopper_gemm.model.hopper import WGMMA_N_STEP
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import BLOCK, DTYPES, FP8_DTYPES, LAYOUTS, PROMOTED, GemmProblem
@@ -184,6 +185,14 @@ FP8_TRIES = 400
 """Techniques of the plain kernel; and draws for one, of which none may be legal with promoted sums."""
 
 
+GATED_STEP = 2 * WGMMA_N_STEP
+"""Elements of n that hold whole groups of wgmma's columns of gate and of up."""
+
+GATED_STRATA = ({}, *TOGETHER)
+GATED_STRATA += tuple({name: value} for name, value in STRATA if name in PLAIN and name not in ("swap_ab", "split_k"))
+"""Techniques of the plain kernel that a gated layer may have."""
+
+
 def fp8_pairs(seed: int, total: int, each: int = 3) -> Iterator[Pair]:
     """FP8 pairs, as :func:`pairs`: kinds of scales and techniques in turn, half of the kernels with swapped operands,
     with fast sums or any interval that the scales have.
@@ -220,11 +229,39 @@ def _fp8_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
         yield from islice((pair for pair in drawn if pair.legal), 1)
 
 
+def gated_pairs(seed: int, total: int, each: int = 3) -> Iterator[Pair]:
+    """Pairs of gated layers, as :func:`fp8_pairs`: hardly any config that is drawn evenly holds gate and up of a column
+    where one thread can multiply them. Half of the kernels have swapped operands."""
+    every = (pair for number in count() for pair in _gated_kernel(random.Random(f"{seed}/{number}/gate"), number, each))
+    return islice(every, total)
+
+
+def _gated_kernel(rng: random.Random, number: int, each: int) -> Iterator[Pair]:
+    """A kernel of gated layers on problems, each launched in a drawn way; none if no draw is legal."""
+    finish, dtype = Epilogue(activation=rng.choice((*ACTIVATIONS,)), gated=True), rng.choice(DTYPES)
+    fixed: dict[str, Any] = {name: DEFAULTS[name] for name in DRAWN if name not in PLAIN}
+    fixed |= {"swap_ab": number % 2 == 1, "split_k": 1} | GATED_STRATA[number // 2 % len(GATED_STRATA)]
+    layouts = rng.choice(("kk", "kk", "mk"))
+    for _ in range(FP8_TRIES):
+        config = drawn_config(rng, **fixed)
+        if is_legal(config, GemmProblem(512, 512, 65536, dtype, layouts), finish):
+            break
+    else:
+        return
+    for shape in islice(cycle(SHAPES), number, number + each):
+        launch = {name: value for name, value in drawn_launch(rng, config).items() if name in PLAIN}
+        words = drawn_problem(rng, launched := varied(config, **launch), dtype, layouts, shape)
+        problem, data = replace(words, n=-(-words.n // GATED_STEP) * GATED_STEP), rng.randrange(2**31)
+        drawn = (Pair(way, problem, data, finish) for way in (launched, config))
+        yield from islice((pair for pair in drawn if pair.legal), 1)
+
+
 GROUPS = (1, 2, 3, 8, 31, 32, 33, 70, 130)
 """Numbers of groups; a warp looks at 32 at once."""
 
 WALKS: list[dict[str, Any]] = [{}, {"cluster_m": 2}, {"cluster_n": 2}, {"schedule": "pingpong"}]
 WALKS += [{"schedule": "pingpong", "cluster_m": 2}, {"scheduler": "dynamic"}, {"scheduler": "dynamic", "cluster_n": 2}]
+WALKS += [{"cluster_m": 2, "cluster_n": 4}, {"cluster_m": 4, "cluster_n": 2, "scheduler": "dynamic"}]
 """What changes the walks over groups."""
 
 MOST_OF_B = 2**26

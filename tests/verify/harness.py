@@ -51,8 +51,8 @@ SHRINK_SECONDS, ALL_SHRINK_SECONDS = 120.0, 240.0
 MAX_INITIAL_FAILURES = 16
 """If so many kernels and no other were tried and none compiles, no further one is tried."""
 
-PROCESSES = "processes"
-"""The circumstance of two processes on one GPU, each with several streams."""
+PROCESSES, LATENESS = "processes", "late"
+"""The circumstances of two processes on one GPU, each with several streams; and that which measures time."""
 
 
 @dataclass(frozen=True)
@@ -291,8 +291,9 @@ def _end(queues: Iterable[Ready]) -> None:
 
 
 def _to_be_shrunk(job: VerifyJob, row: VerifyRow) -> bool:
-    """Return True if a job's row is of a failure on a GPU that was not made small yet."""
-    return job.shrinks and row.status in WENT_WRONG and row.minimal is None
+    """Return True if a job's row is of a failure on a GPU that was not made small yet. One of time says nothing on a
+    smaller problem."""
+    return job.shrinks and job.circumstance != LATENESS and row.status in WENT_WRONG and row.minimal is None
 
 
 def compile_all(kernels: Iterable[KernelId], store: Path, say: Callable[[str], None] = print) -> int:

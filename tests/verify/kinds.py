@@ -11,7 +11,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.parameters import config_of
 from tests.verify.drawing import Pair
-from tests.verify.harness import PROCESSES, VerifyJob
+from tests.verify.harness import LATENESS, PROCESSES, VerifyJob
 
 PROBLEM, CHAIN, LONG = (GemmProblem(*sizes) for sizes in ((2000, 1544, 4096), (768, 768, 768), (8192, 8192, 8192)))
 """One with a ragged last wave; that of a chain of products; one of a millisecond."""
@@ -74,9 +74,6 @@ LATE: dict[str, dict[str, Any]] = {
     },
 }
 """Kinds of which it is also measured how long they take beside another kernel."""
-
-LATENESS = "late"
-"""The circumstance that measures time."""
 
 CIRCUMSTANCES = {
     "busy SMs": "another kernel holds 1, 4 or 16 SMs, so that not all clusters of a persistent launch are resident",

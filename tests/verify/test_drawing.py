@@ -8,10 +8,22 @@ from itertools import islice
 import pytest
 
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.finish import ACTIVATIONS
 from hopper_gemm.model.grouped import GROUPINGS
+from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import FP8_DTYPES, PROMOTED
 from hopper_gemm.tune.parameters import FIELDS, PARAMETERS, all_values
-from tests.verify.drawing import INTEGERS, STRATA, TOGETHER, Pair, fp8_pairs, grouped_pairs, legal_configs, pairs
+from tests.verify.drawing import (
+    INTEGERS,
+    STRATA,
+    TOGETHER,
+    Pair,
+    fp8_pairs,
+    gated_pairs,
+    grouped_pairs,
+    legal_configs,
+    pairs,
+)
 from tests.verify.groups import ends_of
 
 
@@ -66,7 +78,7 @@ def test_every_turn_has_clusters_of_two_axes_with_and_without_the_dynamic_schedu
 
 
 def test_a_pair_is_read_back_from_its_row():
-    for pair in (*pairs(5, 20), *fp8_pairs(5, 20), *grouped_pairs(5, 20)):
+    for pair in (*pairs(5, 20), *fp8_pairs(5, 20), *grouped_pairs(5, 20), *gated_pairs(5, 20)):
         assert Pair.of(pair.as_dict()) == pair
 
 
@@ -96,6 +108,8 @@ def test_grouped_pairs_are_legal_and_have_every_grouping_walk_finish_and_kind_of
     walks = Counter((pair.config.scheduler, pair.config.schedule) for pair in drawn)
     assert min(walks.values()) > 20
     assert len(walks) == 3
+    clusters = {(pair.config.cluster_m, pair.config.cluster_n) for pair in drawn}
+    assert {(2, 4), (4, 2)} < clusters
     assert {pair.finish.scales for pair in drawn if pair.finish} == {"", "row", "blocks"}
     assert {pair.finish.gated for pair in drawn if pair.finish} == {True, False}
     assert max(pair.problem.groups for pair in drawn) > 64
@@ -103,3 +117,15 @@ def test_grouped_pairs_are_legal_and_have_every_grouping_walk_finish_and_kind_of
     assert [given for problem, given in ends if (given is None) != (problem.grouping == "batch")] == []
     falls = [given != sorted(given) or min(given) < 0 for problem, given in ends if problem.grouping == "rows"]
     assert 0 < sum(falls) < len(falls)
+
+
+def test_gated_pairs_are_legal_and_have_swapped_operands_clusters_of_eight_and_every_activation():
+    drawn = list(gated_pairs(1, 100))
+    assert len(drawn) == 100
+    assert all(pair.legal and pair.finish.gated for pair in drawn)
+    assert drawn[:20] == list(gated_pairs(1, 20)) != list(gated_pairs(2, 20))
+    assert {pair.finish.activation for pair in drawn} == set(ACTIVATIONS)
+    swapped = Counter(pair.config.swap_ab for pair in drawn)
+    assert min(swapped.values()) > 100 / 2 / 2
+    assert {resolve(pair.config).cluster_size for pair in drawn} == {1, 2, 4, 8}
+    assert len({pair.config.scheduler for pair in drawn}) == len({pair.problem.layouts for pair in drawn}) == 2

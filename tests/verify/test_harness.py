@@ -101,6 +101,14 @@ def test_a_failure_is_on_disk_and_all_else_is_done_before_it_is_made_small(tmp_p
     assert [row.minimal is None for row in read_rows(tmp_path)] == [True, True, False]
 
 
+def test_a_launch_that_took_too_long_is_not_made_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "shrink", lambda *_: pytest.fail("the limit is of this problem"))
+    late = replace(HARMFUL, circumstance=harness.LATENESS)
+    run(tmp_path, [late], "wrong")
+    (row,) = read_rows(tmp_path)
+    assert (row.status, row.minimal) == ("wrong_result", None)
+
+
 def test_failures_for_which_no_time_is_left_are_made_small_by_the_next_run(tmp_path, monkeypatch):
     others = [replace(HARMFUL, pair=replace(HARMFUL.pair, seed=seed)) for seed in (4, 5)]
     clock, begun = [0.0], []

@@ -7,8 +7,8 @@ import re
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.tune.parameters import all_values
 from tests.verify import load
-from tests.verify.harness import PROCESSES
-from tests.verify.kinds import CIRCUMSTANCES, KINDS, LATE, LATENESS, kind, load_jobs
+from tests.verify.harness import LATENESS, PROCESSES
+from tests.verify.kinds import CIRCUMSTANCES, KINDS, LATE, kind, load_jobs
 from tests.verify.load import CIRCUMSTANCES as FUNCTIONS
 
 
