@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import progress
 import torch
 from decoder import LLAMA_3_8B, TINY, Cache, DecoderConfig, Layer
-from side_by_side import UNCOMPARED, Row, captured, device_for, hopper, milliseconds, recorded, show
+from side_by_side import UNCOMPARED, Row, captured, device_for, hopper, keep, milliseconds, recorded, show
 from torch.nn import functional
 
 import hopper_gemm
@@ -76,6 +76,33 @@ class Added(Layer):
         return hopper_gemm.linear(functional.silu(gate) * up, self.down.weight, residual=x)
 
 
+class Unchanged(Layer):
+    """A layer whose forward is a function of its own: torch.compile keeps what it compiled by the function."""
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        return super().forward(x, cache)
+
+
+class Chosen(torch.nn.Module):
+    """A layer of one size that torch.compile compiles, at the first call, our products among Inductor's choices."""
+
+    def __init__(self, layer: Layer, **how: Any) -> None:
+        super().__init__()
+        self.layer = copy.deepcopy(layer)
+        self.layer.__class__ = Unchanged
+        self.compiled, self.is_compiled = torch.compile(self.layer, **how), False
+
+    def forward(self, x: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        if not self.is_compiled and hopper():
+            hopper_gemm.inductor.enable()
+        try:
+            return self.compiled(x, cache)
+        finally:
+            if not self.is_compiled and hopper():
+                hopper_gemm.inductor.disable()
+            self.is_compiled = True
+
+
 def products(layer: Layer, tokens: int) -> Iterator[tuple[GemmProblem, Epilogue | None]]:
     """The products of a fused layer, each with what follows it in its launch."""
     pairs = (layer.qkv, None), (layer.out, ADDED), (layer.gate_up, GATED), (layer.down, ADDED)
@@ -110,8 +137,9 @@ def work(layer: Layer, config: DecoderConfig, case: Case) -> Callable[[], torch.
 
 
 def compiled(theirs: Layer, patched: Layer, fused: FusedLayer, fusions: bool = False) -> dict[str, Any]:
-    """The layer of torch by torch.compile, the fused one as it is, and the patched and the fused one with torch.compile
-    for all but the products; on demand also layers with one of the fusions."""
+    """The layer of torch by torch.compile, also with our products among Inductor's choices, the fused one as it is, and
+    the patched and the fused one with torch.compile for all but the products; on demand also layers with one of the
+    fusions."""
     torch.compiler.reset()
     # without a Hopper GPU nothing is timed, so that tracing is enough; Inductor would take minutes
     how: dict[str, str] = {"mode": "max-autotune-no-cudagraphs"} if hopper() else {"backend": "eager"}
@@ -121,7 +149,8 @@ def compiled(theirs: Layer, patched: Layer, fused: FusedLayer, fusions: bool = F
         ways[name].__class__ = kind
     ways["fused"] = fused
     made = {f"{name}, compiled": torch.compile(way, dynamic=False, **how) for name, way in ways.items()}
-    return {"compiled": torch.compile(theirs, dynamic=False, **how), "fused": fused, **made}
+    chosen = Chosen(theirs, dynamic=False, **how)
+    return {"compiled": torch.compile(theirs, dynamic=False, **how), "chosen": chosen, "fused": fused, **made}
 
 
 def timed(ways: dict[str, Callable[[], torch.Tensor]], device: str) -> Row:
@@ -149,7 +178,7 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("--fusions", action="store_true", help="with --compile, layers with one fusion each as well")
     asked.add_argument("--tokens", type=int, nargs="+", help="prefill of these numbers of tokens instead, no decode")
     asked.add_argument("--seconds", type=float, default=float("inf"), help="begin no further case after this time")
-    asked.add_argument("--out", type=Path, help="file to which the tables are appended, a line of JSON each")
+    asked.add_argument("--out", type=Path, help="file to which the table so far is appended after each case")
     asked.add_argument("--resume", action="store_true", help="leave out the cases that the file has")
     return asked
 
@@ -186,8 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
         ways = {name: work(layer, config, case) for name, layer in layers.items()}
         about = {"phase": case.phase, "tokens": case.tokens, "picked": picked(theirs, case.tokens)}
         rows.append({**about, **timed(ways, device)})
+        keep(title, rows, given.out)
         progress.step(f"{case.phase} of {case.tokens} tokens")
-    show(title, rows, given.out)
+    show(title, rows)
     return rows
 
 

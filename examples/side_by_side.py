@@ -66,13 +66,18 @@ def device_for(tiny: bool) -> str:
 
 
 def show(title: str, rows: Sequence[Row], out: Path | None = None) -> None:
-    """Print rows as a Markdown table, and append them as a line of JSON to a file if one is given."""
+    """Print rows as a Markdown table, and :func:`keep` them."""
     print(f"\n{title}\n")
     names = list(rows[0])
     print(f"| {' | '.join(names)} |\n|{' --- |' * len(names)}")
     for row in rows:
         words = [f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()]
         print(f"| {' | '.join(words)} |")
+    keep(title, rows, out)
+
+
+def keep(title: str, rows: Sequence[Row], out: Path | None) -> None:
+    """Append rows as a line of JSON to a file if one is given. Of lines with one title the last counts."""
     if out is not None:
         with out.open("a") as file:
             file.write(json.dumps({"table": title, **machine(), "rows": rows}) + "\n")

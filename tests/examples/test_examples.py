@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -132,6 +133,37 @@ def test_a_run_that_was_ended_goes_on_where_its_file_stops(llama, tmp_path, monk
     assert {"compiled eager ms", "fused eager", "fused, compiled eager"} <= rows[1].keys()
     assert len(llama.main([*asked, "--resume", "--seconds", "0"])) == 2
     assert capsys.readouterr().err.count("prefill") == 2
+
+
+def test_what_was_timed_is_kept_when_a_run_breaks_off(llama, tmp_path, monkeypatch):
+    timed, asked = llama.timed, ["--tiny", "--tokens", "8", "12", "--out", str(tmp_path / "rows.jsonl")]
+
+    def breaks_off(ways, device, seen=[]):  # noqa: B006
+        seen.append(ways)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return timed(ways, device)
+
+    monkeypatch.setattr(llama, "timed", breaks_off)
+    with pytest.raises(KeyboardInterrupt):
+        llama.main(asked)
+    again = []
+    monkeypatch.setattr(llama, "timed", lambda ways, device: again.append(ways) or timed(ways, device))
+    rows = llama.main([*asked, "--resume"])
+    assert ([row["tokens"] for row in rows], len(again)) == ([8, 12], 1)
+
+
+def test_the_compiler_has_our_products_to_choose_from_while_it_compiles_and_no_longer(llama, example, monkeypatch):
+    told, config = [], example("decoder").TINY
+    monkeypatch.setattr(llama, "hopper", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda layer, **how: lambda *given: (told.append("layer"), layer(*given))[1])
+    for name in ("enable", "disable"):
+        monkeypatch.setattr(hopper_gemm.inductor, name, partial(told.append, name))
+    layer = example("decoder").Layer(config)
+    chosen, x = llama.Chosen(layer), torch.randn(1, 4, config.hidden_size)
+    assert torch.equal(chosen(x), layer(x))
+    chosen(x)
+    assert told == ["enable", "layer", "disable", "layer"]
 
 
 def test_a_transformer_trains_alike_patched(example, capsys):
