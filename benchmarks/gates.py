@@ -172,7 +172,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("choose", "time"))
     parser.add_argument("tokens", type=int, nargs="*", default=TIMED)
     parser.add_argument("--out", type=Path, help="file to which rows are appended")
-    asked = parser.parse_args(given)
+    asked = parser.parse_intermixed_args(given)
     if asked.what == "choose":
         sys.stdout.write(text_of(chosen()))
     elif asked.out is None:

@@ -1,7 +1,12 @@
 """Choose the menu of :mod:`hopper_gemm.model.menu` from recorded rows, and print what a smaller or larger one loses.
 
     python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
-    python -m benchmarks.menu choose > hopper_gemm/model/menu.json
+    python -m benchmarks.menu choose > FILE         a menu, whatever is shipped
+    python -m benchmarks.menu exchange > FILE       the shipped one, some kernels exchanged by later rows
+    python -m benchmarks.menu fp8 > FILE            more kernels, for FP8 alone
+
+FILE becomes hopper_gemm/model/menu.json, or fp8.json there, once it is whole: the program reads them. What is shipped
+was chosen, and then exchanged once.
 
 Problems: those of the tuned table's isolated bursts, of maps and of drawn lists that were measured and are not held
 out, divided by a seed: one half chooses, the other judges; and problems of sweeps/shapes/map.toml that are not held
@@ -17,7 +22,8 @@ Speeds, as a share of the best known of a problem, never above 1:
 A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was measured;
 the others that torch.mm is expected to take less than :data:`hopper_gemm.model.menu.ROUNDS` for, half as much; and
 those that take longer, a fourth: these are few, and the dynamic scheduler runs them alone. The menu is chosen one by
-one, each the binary that adds most (greedy).
+one, each the binary that adds most (greedy). For FP8 the same is done with rows of FP8, of the list, of searches and of
+drawn problems, and others that are drawn; the binaries are those that add most to the menu.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from typing import Any, Literal, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.fresh import LAST_SEEDS, drawn
+from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, drawn, drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
@@ -58,8 +64,8 @@ from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, sav
 
 SEED = 27
 SIZES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384)
-SIZE = 256
-"""Binaries of the menu: see results/measurements/menu.csv."""
+SIZE, OF_FP8 = 256, 32
+"""Binaries of the menu: see results/measurements/menu.csv; and of those for FP8 alone."""
 
 NEAR = 0.15
 """Rows that calibrate the prediction of a problem: slower than its best by this much at most."""
@@ -82,6 +88,9 @@ CLOSE = 0.03
 
 BEHIND = 1.25
 """Predicted time over the best from which on a binary does not count."""
+
+PAYS = 1.5e-5
+"""Least gain, in the weighted sum of logarithms, for which a kernel is exchanged."""
 
 FLOOR = 0.5
 """Share that a problem without any kernel counts as: legal ones are looked for first."""
@@ -120,10 +129,10 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 PARTS = (2, 4, 8)
 
 
-def offered() -> list[Kernel]:
-    """Binaries to choose from: a space of tiles and techniques, the shipped menu, and what recorded searches found."""
-    found = [*(resolve(one) for one in _space() if is_legal(one)), *binaries()]
-    found += [one for problem in searched().values() for one, share in problem.shares.items() if share > 1 - CLOSE]
+def offered(fp8: bool = False) -> list[Kernel]:
+    """Binaries to choose from: the shipped menu, a space of tiles and techniques, and what recorded searches found."""
+    found = [*binaries(), *(resolve(one) for one in _space() if is_legal(one))]
+    found += [one for problem in searched(fp8).values() for one, share in problem.shares.items() if share > 1 - CLOSE]
     found += [without_pdl(entry.config) for entry in entries() if not read_held_out().has(entry.problem)]
     return list(dict.fromkeys(plain(one) for one in found if type(one) is Kernel and not one.pdl and is_legal(one)))
 
@@ -197,14 +206,14 @@ def entries() -> list[TunedEntry]:
 
 
 @cache
-def searched() -> dict[Case, Searched]:
+def searched(fp8: bool = False) -> dict[Case, Searched]:
     """The tuned table's problems with their rows of H200s, and those of :data:`MEASURED` with the rows of either GPU,
-    in isolated bursts; neither those held out nor those that judge."""
+    in isolated bursts; neither those held out nor those that judge. Of FP8 all problems that were measured."""
     held, tuned = read_held_out(), {one.problem for one in entries() if one.context == "isolated"}
     rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
         kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
-        also = folder.name.startswith(MEASURED) and folder.name not in LAST_SEEDS
+        also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in (*LAST_SEEDS, LAST_OF_FP8)
         if not kind or not (also or kind == "h200"):
             continue
         for row in read_study(folder).stage("sweep", "final", "map"):
@@ -215,7 +224,7 @@ def searched() -> dict[Case, Searched]:
                 "normal",
                 "cublas",
             )
-            apart = held.has(point.problem) or point.is_baseline or point.problem.is_fp8
+            apart = held.has(point.problem) or point.is_baseline or point.problem.is_fp8 != fp8
             if row.ok and usual and not apart and (also or point.problem in tuned):
                 speed = float(row.figures["speedup"])
                 rows[Case(point.problem, CHIPS[kind])][point.config].append((speed, float(row.figures["baseline_us"])))
@@ -259,11 +268,9 @@ def predicted(kernels: Sequence[Kernel], cases: Sequence[Case]) -> np.ndarray:
     return table
 
 
-def shares(
-    kernels: Sequence[Kernel], cases: Sequence[Case], measured: Mapping[Case, Searched] | None = None
-) -> np.ndarray:
-    """The share of the best known by problem and binary; see the module. ``measured``: by default :func:`searched`."""
-    table, measured = predicted(kernels, cases), searched() if measured is None else measured
+def shares(kernels: Sequence[Kernel], cases: Sequence[Case], measured: Mapping[Case, Searched]) -> np.ndarray:
+    """The share of the best known by problem and binary; see the module."""
+    table = predicted(kernels, cases)
     place = {kernel: index for index, kernel in enumerate(kernels)}
     for row, case in zip(table, cases, strict=True):
         known = measured.get(case)
@@ -278,16 +285,32 @@ def shares(
     return np.maximum(table, 1e-9)
 
 
-def greedy(table: np.ndarray, weights: np.ndarray, size: int) -> list[int]:
-    """Columns that are chosen one by one, each of which adds most to the weighted logarithm of the best share."""
+def greedy(table: np.ndarray, weights: np.ndarray, size: int, beside: int = 0) -> list[int]:
+    """Columns that are chosen one by one, each of which adds most to the weighted logarithm of the best share; beside
+    so many of the first, which are there anyway."""
     gain, chosen = np.log(np.maximum(table, FLOOR)), list[int]()
-    best = np.full(len(table), np.log(FLOOR))
+    best = gain[:, :beside].max(axis=1, initial=np.log(FLOOR))
     while len(chosen) < size:
         added = weights @ np.maximum(gain - best[:, None], 0)
         added[chosen] = -1
         chosen.append(int(np.argmax(added)))
         best = np.maximum(best, gain[:, chosen[-1]])
     return chosen
+
+
+def exchanged(table: np.ndarray, weights: np.ndarray, chosen: Sequence[int]) -> list[int]:
+    """Columns of which, one by one, the one is dropped that adds least and the one taken in that adds most, while that
+    pays (:data:`PAYS`); the others stay, and what was compiled of them."""
+    gain, kept = np.log(np.maximum(table, FLOOR)), list(chosen)
+    while True:
+        best = gain[:, kept].max(axis=1)
+        tried = [*kept, int((weights @ np.maximum(gain - best[:, None], 0)).argmax())]
+        second, first = np.sort(gain[:, tried], axis=1)[:, -2:].T
+        alone = np.where(gain[:, tried] == first[:, None], (first - second)[:, None], 0.0)  # what no other gives
+        del tried[int((weights @ alone).argmin())]
+        if weights @ (gain[:, tried].max(axis=1) - best) < PAYS:
+            return kept
+        kept = tried
 
 
 def losses(table: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
@@ -306,7 +329,7 @@ def data() -> tuple[list[Kernel], list[Case], list[Case], np.ndarray]:
     fitted += [Case(filled_up(problem), chip) for seed, chip in boards for _, problem in drawn(seed)]
     measured = {case.problem for case in tuned}
     fitted = [case for case in fitted if case.problem not in measured]
-    return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted])
+    return kernels, tuned, fitted, shares(kernels, [*tuned, *fitted], searched())
 
 
 def weights_of(*counts: int) -> np.ndarray:
@@ -318,6 +341,23 @@ def menu_of(size: int) -> list[Kernel]:
     """The menu, chosen on all problems that are not held out."""
     kernels, tuned, fitted, table = data()
     return [kernels[index] for index in greedy(table, weights(len(tuned), fitted), size)]
+
+
+def of_fp8() -> list[Kernel]:
+    """The binaries that add most to the menu for FP8."""
+    kernels, tuned = offered(fp8=True), sorted(searched(fp8=True), key=str)
+    boards = zip(SEEDS, cycle(CHIPS.values()), strict=False)
+    others = [Case(problem, chip) for seed, chip in boards for _, problem in drawn_in_fp8(seed)]
+    table = shares(kernels, [*tuned, *others], searched(fp8=True))
+    return [kernels[index] for index in greedy(table, weights(len(tuned), others), OF_FP8, len(binaries()))]
+
+
+def exchanged_menu() -> list[Kernel]:
+    """The shipped menu with the kernels exchanged that later rows speak for."""
+    kernels, tuned, fitted, table = data()
+    place = {kernel: index for index, kernel in enumerate(kernels)}
+    kept = exchanged(table, weights(len(tuned), fitted), [place[one] for one in binaries()])
+    return [kernels[index] for index in kept]
 
 
 def weights(searched: int, fitted: Sequence[Case]) -> np.ndarray:
@@ -340,7 +380,7 @@ def curve() -> list[dict[str, float]]:
     chosen = greedy(table[[*one, *mapped]], weights(len(one), fitted), SIZES[-1])
     listed = read_shapes(suite_file().with_name("map.toml")).problems
     unseen = list(dict.fromkeys(Case(filled_up(one.problem())) for one in listed if one.held_out))
-    apart = shares(kernels, unseen)
+    apart = shares(kernels, unseen, searched())
     alien = {found for index in other for found in searched()[tuned[index]].shares}
     known = {found for index in one for found in searched()[tuned[index]].shares}
     known |= {plain(resolve(config)) for config in _space() if is_legal(config)}
@@ -394,10 +434,11 @@ def curve_text(rows: Sequence[Mapping[str, float]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def main(what: Literal["curve", "choose"]) -> None:
-    """Print the menu; or write the curve, and its picture."""
-    if what == "choose":
-        print(text_of(menu_of(SIZE)), end="")
+def main(what: Literal["curve", "choose", "exchange", "fp8"]) -> None:
+    """Print a menu, or the kernels for FP8; or write the curve, and its picture."""
+    if what != "curve":
+        chosen = {"choose": lambda: menu_of(SIZE), "exchange": exchanged_menu, "fp8": of_fp8}[what]()
+        print(text_of(chosen), end="")
         return
     rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"
     path.write_text(curve_text(rows))

@@ -16,8 +16,8 @@ import hopper_gemm.model.menu as menus
 from benchmarks.fresh import drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from benchmarks.picks import correct, fit
-from benchmarks.picks.bursts import Bursts, ReachingOut, _torn, bursts_of
-from docs.generate.measurements import measurement
+from benchmarks.picks.bursts import Bursts, ReachingOut, _torn, bursts_of, gated_bursts
+from docs.generate.measurements import measurement, text_of
 from hopper_gemm.model.correction import LEAF, Correction
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import is_legal
@@ -104,7 +104,7 @@ def test_rows_that_are_added_move_no_problem_to_another_part(recorded, monkeypat
 
 
 def test_a_choice_is_judged_by_the_speed_of_what_it_takes():
-    one, nothing = measured(PROBLEMS[0]), Correction([{"splits": [(0, 0.0)], "leaves": [0, 0]}])
+    one, nothing = measured(PROBLEMS[0]), Correction([[0]], [[0.0]], [[0, 0]])
     expected, slower = one.seconds, one.seconds * np.where(one.share == 1, 1.25, 1.0)
     as_said = fit.first_choices(FITTED, nothing, one)
     assert as_said["model"] == as_said["trees"]
@@ -123,7 +123,7 @@ def test_trees_that_know_what_the_model_missed_choose_the_fastest(monkeypatch):
     (figure,) = (number for number, column in enumerate(rows.T) if (column == swapped).all())
     missed = swapped == swapped[one.seconds.argmin()]
     leaves = [0, round(math.log(2) / LEAF)]
-    knowing = Correction([{"splits": [(figure, 0.5)], "leaves": leaves if swapped[missed][0] else leaves[::-1]}])
+    knowing = Correction([[figure]], [[0.5]], [leaves if swapped[missed][0] else leaves[::-1]])
     slower = one.seconds * np.where(missed, 2.0, 1.0)
     found = fit.first_choices(FITTED, knowing, replace(one, seconds=slower, share=slower.min() / slower))
     assert found["model"]["share"] < found["trees"]["share"] == 1.0
@@ -137,10 +137,20 @@ def test_the_trees_of_a_part_are_fitted_to_none_of_its_problems_of_either_width(
     monkeypatch.setattr(correct, "trees_of", lambda constants, bursts: [one.problem for one in bursts])
     monkeypatch.setattr(correct, "ProcessPoolExecutor", ThreadPoolExecutor)
     whole, *rest = correct.fitted()
-    assert {*SCALED} < {*whole}
-    for kept, *parts in zip(rest, fit.parts(), fit.parts(fp8=True), strict=True):
+    gated = {one.problem for one in gated_bursts()}
+    assert {*SCALED, *gated} < {*whole}
+    for kept, *parts in zip(rest, fit.parts(), fit.parts(found[True]), fit.parts(gated_bursts()), strict=True):
         apart = {one.problem for part in parts for one in part}
         assert {*kept} == {*whole} - apart
+
+
+def test_recorded_gates_are_bursts_with_their_finish():
+    found = gated_bursts()
+    assert len(found) == len(measurement("measurements/gated.jsonl").read_text().splitlines())
+    assert all(one.finish.gated and one.share.max() == 1 and len(one.kernels) > 20 for one in found)
+    assert all(is_legal(kernel, one.problem, one.finish) for one in found for kernel in one.kernels)
+    _, rows = fit.rows_of(found[0], FITTED)
+    assert rows[:, -1].all(), "trees see the gate"
 
 
 def test_rows_beside_an_unsteady_torch_mm_are_left_out(monkeypatch):
@@ -188,6 +198,6 @@ def test_the_models_constants_are_those_that_were_fitted():
 @pytest.mark.results
 @pytest.mark.timeout(300)
 def test_the_models_worth_is_what_the_rows_give():
-    fitted, trees = (json.loads(measurement(f"measurements/{name}.json").read_text()) for name in fit.FITTED_FILES)
+    fitted, trees = (json.loads(text_of(measurement(f"measurements/{name}"))) for name in fit.FITTED_FILES)
     assert len(trees) == fit.PARTS
-    assert (fit.MEASURED / "model.csv").read_text() == fit.text_of(fit.judged(fitted, trees))
+    assert (fit.MEASURED / "model.csv").read_text() == fit.table_of(fit.judged(fitted, trees))

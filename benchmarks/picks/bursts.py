@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,14 @@ from statistics import median
 import numpy as np
 
 from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, SINCE
-from hopper_gemm.model.kernel import Kernel
+from docs.generate.measurements import measurement
+from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Epilogue
+from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, work_items
 from hopper_gemm.model.tuned import slug
+from hopper_gemm.serve.call import GATED
 from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.row import Row
@@ -53,6 +58,7 @@ class Bursts:
         share: speed of each, as a share of the fastest one's.
         torch_us: torch.mm's time, median over all rows, microseconds.
         chip: the kind of GPU that ran them.
+        finish: of the product, if any.
     """
 
     problem: GemmProblem
@@ -61,6 +67,7 @@ class Bursts:
     share: np.ndarray
     torch_us: float
     chip: Chip = SXM
+    finish: Epilogue | None = None
 
     def of(self, rows: np.ndarray) -> Bursts:
         """Some of the kernels; shares stay those of the fastest of all."""
@@ -92,6 +99,24 @@ def bursts_of(context: str, folders: Sequence[Path] | None = None, fp8: bool = F
         for (problem, kind), kernels in found.items()
         if kind in CHIPS and len(kernels) >= LEAST
     )
+
+
+@cache
+def gated_bursts() -> tuple[Bursts, ...]:
+    """The recorded lists of gated layers (benchmarks/gates.py)."""
+    found = []
+    for line in measurement("measurements/gated.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        timed = {
+            resolve(GemmConfig.of(config)): median(us)
+            for name, config in row["configs"].items()
+            if (us := row["us"].get(name))
+        }
+        seconds, torch_us = np.array([*timed.values()]) * 1e-6, median(row["us"]["torch.mm"])
+        about = {"chip": CHIPS[slug(row["gpu"])], "finish": GATED}
+        share = seconds.min() / seconds
+        found.append(Bursts(GemmProblem(*row["problem"]), tuple(timed), seconds, share, torch_us, **about))
+    return tuple(found)
 
 
 def _fitted_to() -> list[Path]:

@@ -1,7 +1,7 @@
 """Fit the constants of :mod:`hopper_gemm.model.predict` to recorded bursts, and judge them on problems left out.
 
     python -m benchmarks.picks.fit constants     fit: results/measurements/constants.json, four minutes of two cores
-    python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file and corrections.json
+    python -m benchmarks.picks.fit judge         results/measurements/model.csv, from that file and corrections.json.gz
 
 Nothing is fitted to what sweeps/shapes/held_out.toml names. The constants are fitted to all other problems, and without
 about a fifth of them at a time, dealt by a seed: what they lose on problems that they have not seen is the model's
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
@@ -28,9 +28,9 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.held_out import read_held_out
-from benchmarks.picks.bursts import Bursts, bursts_of
-from docs.generate.measurements import measurement, record
-from hopper_gemm.model.correction import Correction, Tree, features, shipped
+from benchmarks.picks.bursts import Bursts, bursts_of, gated_bursts
+from docs.generate.measurements import measurement, record, text_of
+from hopper_gemm.model.correction import Correction, features, shipped
 from hopper_gemm.model.menu import close_to_first
 from hopper_gemm.model.predict import Fixed, ModelConstants, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
@@ -82,7 +82,7 @@ longest step."""
 
 SEED, DIGITS, PARTS = 27, 3, 5
 MEASURED = suite_file().parents[2] / "results/measurements"
-FITTED_FILES = ("constants", "corrections")
+FITTED_FILES = ("constants.json", "corrections.json.gz")
 """Files of what was fitted; the second by benchmarks/picks/correct.py, without each part of the problems."""
 
 CLOSE = 0.85
@@ -188,11 +188,11 @@ def not_held_out(context: str = "isolated", fp8: bool = False) -> list[Bursts]:
     return sorted(free, key=lambda one: (repr(one.problem), one.chip.memory_rate))
 
 
-def parts(fp8: bool = False) -> list[list[Bursts]]:
-    """The isolated problems that are not held out, dealt into :data:`PARTS` parts, each by itself: rows that are added
-    later move no other problem into a part that was fitted to it."""
+def parts(every: Iterable[Bursts] | None = None) -> list[list[Bursts]]:
+    """Problems, by default the isolated ones that are not held out, dealt into :data:`PARTS` parts, each by itself:
+    rows that are added later move no other problem into a part that was fitted to it."""
     dealt: list[list[Bursts]] = [[] for _ in range(PARTS)]
-    for one in not_held_out(fp8=fp8):
+    for one in not_held_out() if every is None else every:
         dealt[random.Random(f"{SEED} {one.problem}").randrange(PARTS)].append(one)
     return dealt
 
@@ -236,8 +236,9 @@ def fitted() -> list[Constants]:
 def rows_of(one: Bursts, constants: ModelConstants) -> tuple[np.ndarray, np.ndarray]:
     """Predicted seconds of a problem's kernels, and the launches as the trees of :mod:`.correct` see them."""
     fixed = [Fixed(kernel, constants) for kernel in one.kernels]
-    predicted = [predict_fixed(each, one.problem, one.chip) for each in fixed]
-    figures = [features(each, what, one.problem, one.chip) for each, what in zip(fixed, predicted, strict=True)]
+    about = one.problem, one.chip
+    predicted = [predict_fixed(each, *about, one.finish) for each in fixed]
+    figures = [features(each, what, *about, one.finish) for each, what in zip(fixed, predicted, strict=True)]
     return np.array([what.seconds for what in predicted]), np.array(figures, dtype=np.float32)
 
 
@@ -255,7 +256,7 @@ def first_choices(constants: ModelConstants, correction: Correction, one: Bursts
     return found
 
 
-def judged(sets: Sequence[Constants], trees: Sequence[Sequence[Tree]]) -> list[dict[str, Any]]:
+def judged(sets: Sequence[Constants], trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of results/measurements/model.csv: the share of the first choice, and how far predictions are off, by group
     of problems, what ranks them, and stratum of torch.mm's time. ``left out``: each part by the constants and trees
     fitted without it.
@@ -265,12 +266,13 @@ def judged(sets: Sequence[Constants], trees: Sequence[Sequence[Tree]]) -> list[d
         trees: as :func:`benchmarks.picks.correct.fitted` has them, without the first, which is shipped.
     """
     whole, *rest = (ModelConstants(**one) for one in sets)
-    held, apart = read_held_out(), list(map(Correction, trees))
+    held, apart = read_held_out(), [Correction(**each) for each in trees]
     groups = {
         "fitted to": [(whole, shipped(), not_held_out())],
         "left out": list(zip(rest, apart, parts(), strict=True)),
         "held out": [(whole, shipped(), [one for one in bursts_of("isolated") if held.has(one.problem)])],
-        "FP8 left out": list(zip(rest, apart, parts(fp8=True), strict=True)),
+        "FP8 left out": list(zip(rest, apart, parts(not_held_out(fp8=True)), strict=True)),
+        "gates left out": list(zip(rest, apart, parts(gated_bursts()), strict=True)),
     }
     rows = []
     for name, group in groups.items():
@@ -296,7 +298,7 @@ def by_stratum(each: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
     return rows
 
 
-def text_of(rows: Sequence[dict[str, Any]]) -> str:
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
     """The file of judged rows."""
     return "\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows), ""])
 
@@ -307,8 +309,8 @@ def main(what: Literal["constants", "judge"]) -> None:
     if what == "constants":
         path.write_text(json.dumps(fitted(), indent=1) + "\n")
     else:
-        sets, trees = (json.loads(measurement(f"measurements/{name}.json").read_text()) for name in FITTED_FILES)
-        path.write_text(text_of(judged(sets, trees)))
+        sets, trees = (json.loads(text_of(measurement(f"measurements/{name}"))) for name in FITTED_FILES)
+        path.write_text(table_of(judged(sets, trees)))
     record(path)
 
 

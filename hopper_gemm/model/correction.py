@@ -10,12 +10,10 @@ benchmarks/picks/correct.py fits them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
@@ -25,42 +23,40 @@ from hopper_gemm.model.predict import Fixed, Prediction, in_blocks
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, output_sides, tile_sides
 
-FILE = Path(__file__).with_name("correction.json")
+FILE = Path(__file__).with_name("correction.npz")
 
 LEAF = 1e-4
 """Logarithm of a time that a unit of a leaf stands for."""
 
 
-class Tree(TypedDict):
-    """One symmetric tree.
-
-    Args:
-        splits: for each level the number of a feature, and the threshold above which the bit is set.
-        leaves: corrections in units of :data:`LEAF`; the first level's bit is the lowest.
-    """
-
-    splits: list[tuple[int, float]]
-    leaves: list[int]
-
-
 class Correction:
-    """Trees whose corrections add up.
+    """Trees whose corrections add up, all with as many levels.
 
     Args:
-        trees: any number; all with as many levels.
+        features: by tree and level, the number of the feature that is looked at.
+        thresholds: likewise, that above which the level's bit is set.
+        leaves: by tree, corrections in units of :data:`LEAF`; the first level's bit is the lowest.
     """
 
-    def __init__(self, trees: Sequence[Tree]) -> None:
-        splits = np.array([tree["splits"] for tree in trees], dtype=np.float32)
-        self._features, self._thresholds = splits[..., 0].astype(int), splits[..., 1]
-        self._bits = 1 << np.arange(splits.shape[1])
-        self._leaves = np.array([tree["leaves"] for tree in trees], dtype=float) * LEAF
-        self._trees = np.arange(len(trees))
+    def __init__(
+        self,
+        features: Sequence[Sequence[int]] | np.ndarray,
+        thresholds: Sequence[Sequence[float]] | np.ndarray,
+        leaves: Sequence[Sequence[int]] | np.ndarray,
+    ) -> None:
+        self._features, self._thresholds = np.ravel(features), np.ravel(thresholds).astype(np.float32)
+        self._leaves = np.array(leaves, dtype=float) * LEAF
+        self._levels = np.shape(features)[1]
+        self._bits = (1 << np.arange(self._levels)).astype(np.float32)
+        self._first = np.arange(len(self._leaves)) * self._leaves.shape[1]
 
     def __call__(self, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
         """Factors on predicted times, for rows of :func:`features`."""
-        above = np.asarray(rows, dtype=np.float32)[:, self._features] > self._thresholds
-        return np.exp(self._leaves[self._trees, above @ self._bits].sum(axis=1))
+        above = np.asarray(rows, dtype=np.float32).take(self._features, axis=1) > self._thresholds
+        # NumPy multiplies matrices of integers slowly
+        leaf = above.astype(np.float32).reshape(-1, self._levels) @ self._bits
+        at = leaf.astype(np.intp).reshape(len(rows), -1) + self._first
+        return np.exp(self._leaves.take(at).sum(axis=1))
 
 
 def features(
@@ -100,17 +96,19 @@ def features(
         ),
         # where rows start in the L2's lines
         *(ELEMENT_BYTES * side % L2_LINE_BYTES for side in (problem.m, problem.n, words.k)),
+        finish is not None and finish.gated,
     )
 
 
 @cache
 def shipped() -> Correction:
     """The trees that picks are ranked with."""
-    return Correction(json.loads(FILE.read_text(encoding="utf-8")))
+    with np.load(FILE) as trees:
+        return Correction(**trees)
 
 
 def is_learnt(problem: GemmProblem) -> bool:
     """True for the kind of products that the trees rank: those that TMA reaches, and free to let the bits of a row
-    depend on m. They were fitted to isolated launches of H100s and H200s without a finish, scales aside, and are
-    trusted with any finish, a gate among them (docs/menu.md)."""
+    depend on m. They were fitted to isolated launches of H100s and H200s without a finish or with scales or a gate, and
+    are trusted with any (docs/menu.md)."""
     return not (problem.out_of_reach or problem.batch_invariant)

@@ -70,6 +70,13 @@ def gates() -> tuple[Kernel, ...]:
     return _listed("gates.json")
 
 
+@cache
+def of_8_bits() -> tuple[Kernel, ...]:
+    """The kernels for FP8 alone, as they are compiled: those of the menu were chosen by rows of 16 bits. They were
+    chosen by benchmarks/menu.py."""
+    return _listed("fp8.json")
+
+
 def _listed(name: str) -> tuple[Kernel, ...]:
     listed = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     plain = Kernel()  # the file leaves no choice open: a test resolves it
@@ -91,15 +98,16 @@ def suited(like: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
         static = _for_groups(finish)
         offered = [one for one in (*static, *(kernel.but(scheduler="dynamic") for kernel in static)) if is_legal(one)]
     else:
-        gated = finish is not None and finish.gated
-        offered = [*dict.fromkeys(way.compiled() for way in menu(gated=True))] if gated else [*binaries()]
+        ways = menu(gated=finish is not None and finish.gated, fp8=like.is_fp8)
+        offered = [*dict.fromkeys(way.compiled() for way in ways)]
     return [kernel for kernel in offered if not pair_reasons(kernel, smallest(kernel), finish)]
 
 
 @cache
-def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
+def menu(invariant: bool = False, gated: bool = False, fp8: bool = False) -> tuple[Kernel, ...]:
     """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
-    for each number of parts that such problems are cut into; for gated layers with :func:`gates`."""
+    for each number of parts that such problems are cut into; for gated layers with :func:`gates`; for FP8 that is not
+    batch-invariant with :func:`of_8_bits`, whose bits were not compared."""
     kernels = binaries()
     if invariant:
         ahead = list(dict.fromkeys(map(forward, binaries())))
@@ -109,9 +117,8 @@ def menu(invariant: bool = False, gated: bool = False) -> tuple[Kernel, ...]:
             for (tile_m, tile_n), swap_ab, parts in product(MEETING, (False, True), STEEP)
         ]
         kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
-    if gated:
-        kernels = tuple(dict.fromkeys([*kernels, *gates()]))
-    return tuple(way for kernel in kernels for way in launches(kernel))
+    more = *(gates() if gated else ()), *(of_8_bits() if fp8 and not invariant else ())
+    return tuple(way for kernel in dict.fromkeys([*kernels, *more]) for way in launches(kernel))
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -208,7 +215,7 @@ def by_model(
         count: how many, at least one.
         close: how many if the rest are expected within :data:`WITHIN` of the first.
     """
-    offers = _offers(problem.batch_invariant, finish is not None and finish.gated, chip)
+    offers = _offers(problem.batch_invariant, finish is not None and finish.gated, problem.is_fp8, chip)
     best: list[Candidate] = []
     of_binary: dict[int, Candidate] = {}
     for kind, least in KINDS.items():
@@ -247,9 +254,12 @@ def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
 
 def _for_groups(finish: Epilogue | None) -> list[Kernel]:
     """The kernels that groups choose from, each legal by itself, with the static scheduler. None of clusters of eight,
-    with which groups were not verified."""
-    offered = menu(False, True) if finish is not None and finish.gated else binaries()
-    small = [way.compiled() for way in offered if way.cluster_size <= CLUSTER_OF_GROUPS]
+    with which groups were verified but not timed."""
+    small = [
+        way.compiled()
+        for way in menu(gated=finish is not None and finish.gated)
+        if way.cluster_size <= CLUSTER_OF_GROUPS
+    ]
     return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in small)]
 
 
@@ -331,10 +341,11 @@ class Offers:
 
 
 @cache
-def _offers(invariant: bool, gated: bool, chip: Chip) -> dict[Kind, Offers]:
+def _offers(invariant: bool, gated: bool, fp8: bool, chip: Chip) -> dict[Kind, Offers]:
     """The binaries of a menu by their kind; arguments as of :func:`menu`."""
     numbers: dict[Kernel, int] = {}
-    return offers_of([(numbers.setdefault(way.compiled(), len(numbers)), way) for way in menu(invariant, gated)], chip)
+    ways = menu(invariant, gated, fp8)
+    return offers_of([(numbers.setdefault(way.compiled(), len(numbers)), way) for way in ways], chip)
 
 
 def offers_of(ways: Iterable[tuple[int, Kernel]], chip: Chip = SXM) -> dict[Kind, Offers]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,24 +23,26 @@ from hopper_gemm.model.walk import abreast
 from hopper_gemm.tune.limits import CHIPS
 from tests.conftest import ROOT
 
-HALF = {"splits": [(1, 0.5), (0, 10.0)], "leaves": [0, 100, -200, 300]}
+HALF = {"features": [[1, 0]], "thresholds": [[0.5, 10.0]], "leaves": [[0, 100, -200, 300]]}
 PROBLEMS = [problem for _, problem in (*drawn(5, 2), *drawn_in_fp8(5, 2))]
 
 
 def test_answers_are_the_bits_of_the_leafs_number_and_corrections_add_up():
     rows = [(10.0, 0.5), (10.0, 0.6), (11.0, 0.5), (11.0, 0.6)]
-    assert Correction([HALF])(rows) == pytest.approx(np.exp(LEAF * np.array([0, 100, -200, 300])))
-    assert Correction([HALF, HALF])(rows) == pytest.approx(Correction([HALF])(rows) ** 2)
+    assert Correction(**HALF)(rows) == pytest.approx(np.exp(LEAF * np.array([0, 100, -200, 300])))
+    both = {name: values * 2 for name, values in HALF.items()}
+    assert Correction(**both)(rows) == pytest.approx(Correction(**HALF)(rows) ** 2)
 
 
 def test_every_figure_that_the_shipped_trees_ask_for_is_seen_of_every_kind_of_problem():
-    trees = json.loads(FILE.read_text())
+    with np.load(FILE) as trees:
+        asked = {*trees["features"].ravel().tolist()}
     for problem in PROBLEMS:
         for chip in CHIPS.values():
             for _, _, fixed, predicted in by_model(problem, 2, chip, None):
                 row = features(fixed, predicted, problem, chip)
                 assert all(math.isfinite(feature) for feature in row)
-                assert {feature for tree in trees for feature, _ in tree["splits"]} <= {*range(len(row))}
+                assert asked <= {*range(len(row))}
                 assert 0.5 < shipped()([row])[0] < 2
 
 
@@ -56,11 +59,12 @@ def test_a_launch_is_seen_in_the_order_that_the_trees_were_fitted_to():
     assert row[12:14] == (predicted.waves, 9 * 9 * 3)
     assert row[15:18] == (6, pytest.approx(1032 / 1088), pytest.approx(776 / 864))
     assert row[18:28] == (64, 96, 128, 5, 0, 1, 2, 1, 1, False)
-    assert row[28:] == (False, 3, 3, False, True, 16, 16, 16)
+    assert row[28:] == (False, 3, 3, False, True, 16, 16, 16, False)
 
 
 def test_the_data_of_a_pick_are_small():
-    assert FILE.stat().st_size + (ROOT / "hopper_gemm/model/menu.json").stat().st_size < 200_000
+    model = ROOT / "hopper_gemm/model"
+    assert sum(path.stat().st_size for path in (FILE, *model.glob("*.json"))) < 200_000
 
 
 def test_the_models_best_are_ranked_by_corrected_times_and_the_rest_stay():
@@ -105,13 +109,31 @@ def test_what_the_trees_were_not_fitted_to_keeps_the_models_order():
         assert [kernel.compiled() for kernel in choices(one, 4)] == kernels
 
 
-def test_a_shallow_tree_is_written_with_levels_that_change_nothing():
-    saved = {"splits": [{"border": 0.123456789, "float_feature_index": 0}], "leaf_values": [-1.0, 2.0]}
-    tree = correct._tree(saved, [7])
-    assert tree["splits"] == [(7, 0.12346)] * correct.LEVELS
+def test_a_shallow_tree_is_written_with_levels_that_change_nothing(tmp_path):
+    splits = [{"border": 0.123456789, "float_feature_index": 0}]
+    saved = {
+        "features_info": {"float_features": [{"flat_feature_index": 7}]},
+        "oblivious_trees": [{"splits": splits, "leaf_values": [-1.0, 2.0]}],
+    }
+    trees = correct.trees_in(Saved(saved))
+    assert trees["features"] == [[7] * correct.LEVELS]
+    assert trees["thresholds"] == [[0.12346] * correct.LEVELS]
     rows = np.zeros((2, 8))
     rows[1, 7] = 1.0
-    assert Correction([tree])(rows) == pytest.approx(np.exp([-1.0, 2.0]))
+    assert Correction(**trees)(rows) == pytest.approx(np.exp([-1.0, 2.0]))
+    correct.write(trees, path := tmp_path / "trees.npz")
+    with np.load(path) as packed:
+        assert Correction(**packed)(rows) == pytest.approx(np.exp([-1.0, 2.0]))
+
+
+class Saved:
+    """What CatBoost gives, without it."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def save_model(self, path, format):
+        Path(path).write_text(json.dumps(self.model))
 
 
 def test_trees_are_written_as_catboost_predicts():
@@ -120,7 +142,7 @@ def test_trees_are_written_as_catboost_predicts():
     rows = rng.normal(size=(400, 5)).astype(np.float32)
     learner = catboost.CatBoostRegressor(iterations=20, depth=correct.LEVELS, verbose=False, allow_writing_files=False)
     learner.fit(rows, rows[:, 1] * (rows[:, 3] > 0))
-    factors = np.log(Correction(correct.trees_in(learner))(rows))
+    factors = np.log(Correction(**correct.trees_in(learner))(rows))
     _, bias = learner.get_scale_and_bias()
     assert factors == pytest.approx(learner.predict(rows) - bias, abs=20 * LEAF)
 

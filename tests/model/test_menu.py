@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.menu import SIZE, curve, curve_text, data, losses, menu_of, text_of
+from benchmarks.menu import SIZE, curve, curve_text, data, exchanged, greedy, losses, menu_of, text_of
 from docs.generate.measurements import measurement
 from hopper_gemm.model import menu as menus
 from hopper_gemm.model.bounds import LowerBounds
@@ -31,6 +31,7 @@ from hopper_gemm.model.menu import (
     gates,
     launches,
     menu,
+    of_8_bits,
     suited,
 )
 from hopper_gemm.model.predict import Fixed, predict, predict_fixed
@@ -66,10 +67,14 @@ def test_every_kernel_of_the_menu_is_legal_resolved_and_there_once():
     assert len(set(gates())) == len(gates())
     assert all(is_legal(one) and one == resolve(one) for one in gates())
     assert (ROOT / "hopper_gemm/model/gates.json").read_text() == text_of(gates())
+    assert len(set(of_8_bits())) == len(of_8_bits())
+    assert not {*of_8_bits()} & {*binaries()}
+    assert all(is_legal(one) and one == resolve(one) for one in of_8_bits())
+    assert (ROOT / "hopper_gemm/model/fp8.json").read_text() == text_of(of_8_bits())
 
 
 def test_groups_choose_from_no_cluster_of_eight():
-    """None was verified there."""
+    """None was timed there."""
     for finish in (None, GATED):
         assert max(one.cluster_size for one in suited(GroupedProblem(8, 16, 8), finish)) == 4
 
@@ -187,6 +192,7 @@ def test_single_ctas_walk_the_patch_of_sixteen_tiles_that_reads_the_fewest_panel
 def test_the_menu_loses_little_to_one_that_is_chosen_anew():
     """Its machine code is shipped, so that it stays while it is good, though rows and model change."""
     kernels, _, _, table = data()
+    assert tuple(kernels[: len(binaries())]) == binaries(), "those of FP8 are chosen beside these"
     place = {kernel: index for index, kernel in enumerate(kernels)}
     anew, ours = (losses(table, [place[one] for one in of]).mean() for of in (menu_of(SIZE), binaries()))
     assert ours < anew + 0.005
@@ -253,6 +259,35 @@ def test_the_kernels_for_gated_layers_alone_run_them_and_serve_nothing_else():
     assert sum(one in alone for one in found) >= len(found) / 4, "of few rows few of the menu pair gate and up"
     for finish in (None, Epilogue(activation="silu"), Epilogue(residual=True)):
         assert choose(GemmProblem(16, 28672, 4096), finish=finish).compiled() not in alone
+
+
+def test_kernels_are_chosen_beside_those_that_are_there_anyway():
+    table = np.array([[1.0, 0.9, 0.95, 0.5], [0.5, 0.6, 0.8, 0.9], [0.5, 0.9, 0.5, 0.5]])
+    assert greedy(table, np.ones(3), 2) == [1, 3]
+    assert greedy(table, np.ones(3), 1, beside=2) == [3], "the first two columns are there"
+
+
+def test_an_exchange_takes_in_what_adds_most_for_what_is_least_missed_while_that_pays():
+    table = np.array([[1.0, 0.95, 0.6], [0.95, 1.0, 0.6], [0.6, 0.6, 1.0]])
+    assert exchanged(table, np.ones(3), [0, 1]) == [1, 2]
+    assert exchanged(table, np.ones(3), [1, 2]) == [1, 2]
+    assert exchanged(table, np.array([1.0, 1.0, 0.0]), [0, 1]) == [0, 1], "the third problem does not count"
+
+
+def test_the_kernels_for_fp8_alone_run_each_recipe_and_serve_nothing_else():
+    wide, narrow = (GemmProblem(128, 4096, 7168, dtype) for dtype in ("bf16", "e4m3_bf16"))
+    kernels = {one.compiled() for one in menu(fp8=True)}
+    assert kernels == {*binaries(), *of_8_bits()}
+    for scales, promote in (("tensor", 0), ("row", 128), ("blocks", 128)):
+        finish = Epilogue(scales=scales)
+        able = [one for one in of_8_bits() if is_legal(one, replace(narrow, promote=promote), finish)]
+        assert len(able) > len(of_8_bits()) / 4, scales
+    alone, sizes = {*of_8_bits()}, [(m, n, k) for m in (1, 64, 128, 1024) for n, k in ((2112, 7168), (4096, 7168))]
+    assert {choose(replace(narrow, m=m, n=n, k=k)).compiled() for m, n, k in sizes} & alone
+    assert not {one.compiled() for m, n, k in sizes for one in choices(replace(wide, m=m, n=n, k=k), 8)} & alone
+    assert not {*suited(wide)} & alone
+    assert {*suited(narrow, Epilogue(scales="tensor"))} & alone
+    assert menu(True, fp8=True) == menu(True), "their bits were not compared"
 
 
 def test_a_gated_layer_of_few_rows_is_expected_to_take_hardly_longer_than_its_product():

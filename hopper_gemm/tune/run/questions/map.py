@@ -78,7 +78,8 @@ def points_of(problem: GemmProblem, numbers: MenuSection, seed: int = SEED, chip
     picks = choices(problem, numbers.picks, chip=chip)
     origins = {kernel: [f"pick {rank}"] for rank, kernel in enumerate(picks, 1)}
     first = next(iter(origins), None)
-    ways = (kernel.but(split_k=parts) for kernel in menu() for parts in parts_for(kernel, problem, chip))
+    offered = menu(fp8=problem.is_fp8)
+    ways = (kernel.but(split_k=parts) for kernel in offered for parts in parts_for(kernel, problem, chip))
     legal = (behind_padding(way, problem) for way in ways if is_legal(way, problem))
     able = list(dict.fromkeys(abreast(way, problem, chip) for way in legal))
     rng = random.Random(f"{seed} {problem} {problem.dtype} {problem.layouts}")
@@ -116,7 +117,7 @@ class Map(Recording):
         self._problems = spec.multiplied
         drawn, picks, protocols = spec.menu.drawn, spec.menu.picks, [protocol_dict(each) for each in (BRIEF, PROTOCOL)]
         noted = {"name": spec.name, "seed": spec.seed, "drawn": drawn, "picks": picks, "data": "normal"}
-        kernels = hashlib.sha256("".join(map(repr, (*menu(), WIDTHS, WAVES))).encode()).hexdigest()[:16]
+        kernels = hashlib.sha256("".join(map(repr, (*menu(fp8=True), WIDTHS, WAVES))).encode()).hexdigest()[:16]
         settings = [spec.seed, drawn, picks, protocols, kernels, [asdict(each) for each in self._problems]]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
         keys = {"gpu": {"name": gpu}, "kernel": kernel_digest(), "spec": noted, "spec_digest": digest}
