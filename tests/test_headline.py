@@ -57,7 +57,7 @@ def test_a_figure_of_a_page_from_measurements_has_its_claim(listed):
     rows = {claim.rows for claim in listed}
     found = {source.removeprefix("results/") for source in quoted}
     assert {one for one in found if not {one, one.split("/")[0]} & rows} <= {
-        f"measurements/{name}" for name in ("moved.jsonl", "compile.csv", "joint-scale.csv", "model.csv")
+        f"measurements/{name}" for name in ("moved.jsonl", "compile.csv", "joint-scale.csv", "model.csv", "trees.csv")
     }
     assert all((results_root() / row).exists() for row in rows if "/" in row)
 

@@ -412,7 +412,7 @@ def menu_curve() -> str:
 
 def model_worth() -> str:
     """Share of the best measured speed that the first choice has, of the model alone and after the trees, by torch.mm's
-    time; its 95 % interval over problems, the worst. The last row is of FP8."""
+    time; its 95 % interval over problems, the worst. The last rows are of FP8 and of gates."""
     frame = pd.read_csv(measurement("measurements/model.csv")).set_index(["from_us", "to_us", "problems", "by"])
     every = (0.0, float("inf"))
 
@@ -432,7 +432,7 @@ def model_worth() -> str:
     for least, most in dict.fromkeys((least, most) for least, most, *_ in frame.index):
         ends = ([f"from {least:g} us"] if least else []) + ([f"under {most:g} us"] if most < float("inf") else [])
         rows.append((", ".join(ends) or "any time", *cells(least, most, UNSEEN)))
-    rows.append(("FP8, any time", *cells(*every, ("FP8 left out",)), "", ""))
+    rows += [(f"{what}, any time", *cells(*every, (f"{what} left out",)), "", "") for what in ("FP8", "gates")]
     header = (f"{name}: {words}" for name in UNSEEN for words in ("by the model", "by the trees, problems"))
     return table(("torch.mm takes", *header), rows)
 

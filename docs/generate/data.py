@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from docs.generate.measurements import named
+from docs.generate.measurements import named, text_of
 from docs.generate.pages.sources import read
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.study.files import write_whole
@@ -100,11 +100,12 @@ def _study(folder: Path, root: Path) -> dict[str, Any]:
 
 
 def _other(path: Path, root: Path) -> dict[str, Any]:
-    name, origin = path.relative_to(root), named(path.read_text())
+    name, origin = path.relative_to(root), named(text_of(path))
     return {
         "name": "-".join(name.parts).lower(),
         "path": str(name),
-        "format": path.suffix[1:],
+        "format": path.name.removesuffix(".gz").rpartition(".")[2],
+        **({"mediatype": "application/gzip"} if path.suffix == ".gz" else {}),
         "gpus": origin["gpus"],
         "boards": origin["boards"],
     }

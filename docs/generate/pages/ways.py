@@ -14,12 +14,12 @@ from docs.generate.pages.means import of_boards, of_row
 from docs.generate.pages.prices import (
     COMPILED,
     COMPILED_IN_GRAPHS,
-    COMPILED_ON_H100S,
     EXPERTS,
     LAYER,
     LAYER_IN_GRAPHS,
     MODEL,
     STEP,
+    WITH_GATES,
     example_tables,
 )
 from hopper_gemm.tune.statistics import Ratio
@@ -61,7 +61,7 @@ def ways(examples: Path | None = None) -> str:
     tables = example_tables(examples)
 
     def layer(titles: tuple[str, ...], name: str, least: int = 0) -> str:
-        rows = (row for title in titles for row in tables[title]["rows"])
+        rows = (row for title in titles for row in tables[title]["rows"] if name in row)
         return figure(timed(row, name) for row in rows if row.get("tokens", 0) >= least)
 
     fp8, groups = picked_figures("fp8", "recipe"), picked_figures("groups", "kind")
@@ -100,16 +100,23 @@ def ways(examples: Path | None = None) -> str:
             compiled,
         ),
         (
-            f"the same from {FEW} tokens on (five H100s)",
+            f"the same of {FEW} (two H100s) to {LONG} tokens (one)",
             "the same",
-            layer(COMPILED_ON_H100S, "fused, compiled graph", FEW),
+            layer(WITH_GATES, "fused, compiled graph", FEW),
             "torch.compile",
             compiled,
         ),
         (
-            f"layers unchanged, from {FEW} tokens on (two of these H100s)",
+            f"layers unchanged, of {FEW} to {LONG} tokens (the same H100s)",
             "`hopper_gemm.patch(model)`, and stay compiled",
-            layer(COMPILED_ON_H100S[-2:], "patched, compiled graph", FEW),
+            layer(WITH_GATES, "patched, compiled graph", FEW),
+            "torch.compile",
+            compiled,
+        ),
+        (
+            f"layers unchanged, of one and {FEW} tokens (an H100)",
+            "`hopper_gemm.inductor.enable()`, and stay compiled",
+            layer(WITH_GATES, "chosen graph"),
             "torch.compile",
             compiled,
         ),
