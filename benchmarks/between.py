@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.held_out import read_held_out
-from benchmarks.menu import FLOOR, Case, Searched, plain, searched, shares, summary, text_of, weights_of
+from benchmarks.menu import Case, Searched, plain, searched, shares, summary, text_of, weights_of
+from benchmarks.menu import exchanged as exchanged_columns
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
@@ -214,17 +215,8 @@ def exchanged(count: int, folder: Path | None = None) -> list[Kernel]:
     offered = [kernel.compiled() for one in between for kernel in beyond(one, OFFERED)]
     kernels = list(dict.fromkeys([*binaries(), *map(plain, offered)]))
     table = np.concatenate([shares(kernels, some, {**searched(), **known}) for some in groups])
-    gain, weights = np.log(np.maximum(table, FLOOR)), weights_of(*map(len, groups))
-    chosen = list(range(len(binaries())))
-    for _ in range(count):
-        added = weights @ np.maximum(gain - gain[:, chosen].max(axis=1)[:, None], 0)
-        added[chosen] = -1
-        chosen.append(int(np.argmax(added)))
-        own = gain[:, chosen]
-        order = np.sort(own, axis=1)
-        lost = np.where(own == order[:, -1:], order[:, -1:] - order[:, -2:-1], 0)
-        missed = weights @ lost + np.where(lost.max(axis=0) > MISSED, np.inf, 0)
-        chosen.pop(int(np.argmin(missed[:-1])))
+    weights, shipped = weights_of(*map(len, groups)), range(len(binaries()))
+    chosen = exchanged_columns(table, weights, shipped, count, -np.inf, MISSED)
     return [kernels[index] for index in chosen]
 
 

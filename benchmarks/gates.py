@@ -18,13 +18,12 @@ from dataclasses import replace
 from itertools import product
 from multiprocessing import Pool
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from benchmarks import need_hopper
 from benchmarks.menu import text_of
-from docs.generate.measurements import measurement
+from benchmarks.picks.bursts import gated_bursts
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.correction import features, shipped
@@ -102,12 +101,7 @@ def _expected(kernel: Kernel) -> np.ndarray:
 
 def recorded() -> list[Kernel]:
     """The fastest kernel of each recorded list, each once."""
-    found = dict[Kernel, None]()
-    for line in measurement("measurements/gated.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        first = min(row["configs"], key=lambda name: median(row["us"].get(name, [np.inf])))
-        found[resolve(GemmConfig.of(row["configs"][first])).compiled()] = None
-    return list(found)
+    return list(dict.fromkeys(one.kernels[one.share.argmax()].compiled() for one in gated_bursts()))
 
 
 def chosen() -> list[Kernel]:

@@ -298,19 +298,39 @@ def greedy(table: np.ndarray, weights: np.ndarray, size: int, beside: int = 0) -
     return chosen
 
 
-def exchanged(table: np.ndarray, weights: np.ndarray, chosen: Sequence[int]) -> list[int]:
-    """Columns of which, one by one, the one is dropped that adds least and the one taken in that adds most, while that
-    pays (:data:`PAYS`); the others stay, and what was compiled of them."""
+def exchanged(
+    table: np.ndarray,
+    weights: np.ndarray,
+    chosen: Sequence[int],
+    count: int = SIZE,
+    pays: float = PAYS,
+    most: float = np.inf,
+) -> list[int]:
+    """Exchange columns one by one: take in the one that adds most, drop the one whose loss is least. The others stay,
+    and with them their machine code.
+
+    Args:
+        table: shares, as of :func:`shares`.
+        weights: of the problems.
+        chosen: columns to start from.
+        count: exchanges at most.
+        pays: least gain of an exchange, in the weighted sum of logarithms; the first below it is not made.
+        most: largest loss of one problem, as a logarithm, for which a column is dropped.
+    """
     gain, kept = np.log(np.maximum(table, FLOOR)), list(chosen)
-    while True:
+    for _ in range(count):
         best = gain[:, kept].max(axis=1)
-        tried = [*kept, int((weights @ np.maximum(gain - best[:, None], 0)).argmax())]
+        added = weights @ np.maximum(gain - best[:, None], 0)
+        added[kept] = -1
+        tried = [*kept, int(added.argmax())]
         second, first = np.sort(gain[:, tried], axis=1)[:, -2:].T
-        alone = np.where(gain[:, tried] == first[:, None], (first - second)[:, None], 0.0)  # what no other gives
-        del tried[int((weights @ alone).argmin())]
-        if weights @ (gain[:, tried].max(axis=1) - best) < PAYS:
-            return kept
+        lost = np.where(gain[:, tried] == first[:, None], (first - second)[:, None], 0.0)
+        missed = weights @ lost + np.where(lost.max(axis=0) > most, np.inf, 0.0)
+        del tried[int(missed[:-1].argmin())]
+        if weights @ (gain[:, tried].max(axis=1) - best) < pays:
+            break
         kept = tried
+    return kept
 
 
 def losses(table: np.ndarray, chosen: Sequence[int]) -> np.ndarray:

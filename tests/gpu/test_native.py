@@ -133,8 +133,8 @@ def test_gradients_have_the_bits_of_pythons_way_and_a_biass_is_rounded_once(ways
 
 @pytest.mark.parametrize("by_extension", [False, True])
 def test_a_launch_is_on_the_current_stream(ways, by_extension):
-    """What is multiplied is written behind a wait of 200 ms on the same stream. The first round may wait for the GPU:
-    it loads kernels, torch's and ours."""
+    """Write an operand after a 200 ms spin on the same stream: the call must return while the GPU still spins. The
+    first round is not checked, since loading kernels may wait for the GPU."""
     ways(by_extension)
     x, w, bias, _ = (one.detach() for one in tensors())
     wait = 400_000_000  # cycles

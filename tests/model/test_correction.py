@@ -127,7 +127,7 @@ def test_a_shallow_tree_is_written_with_levels_that_change_nothing(tmp_path):
 
 
 class Saved:
-    """What CatBoost gives, without it."""
+    """A stand-in for a fitted CatBoost model."""
 
     def __init__(self, model):
         self.model = model

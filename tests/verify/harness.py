@@ -291,8 +291,8 @@ def _end(queues: Iterable[Ready]) -> None:
 
 
 def _to_be_shrunk(job: VerifyJob, row: VerifyRow) -> bool:
-    """Return True if a job's row is of a failure on a GPU that was not made small yet. One of time says nothing on a
-    smaller problem."""
+    """Return True if a job's row is a failure on a GPU that was not made small yet. A time limit holds for its own
+    problem, so that a late launch is not made small."""
     return job.shrinks and job.circumstance != LATENESS and row.status in WENT_WRONG and row.minimal is None
 
 
