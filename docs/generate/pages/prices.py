@@ -275,21 +275,30 @@ LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channel
 COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
 """Titles of the tables of a decoder layer: few sizes tuned; all picked."""
 
-LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS = (f"{titles[0]}, in CUDA graphs" for titles in (LAYER, COMPILED))
-"""Titles of later tables, of CUDA graphs alone."""
+LAYER_ON_H100 = f"{LAYER[0]}, on an H100"
+"""Title of the same table of an H100."""
+
+COMPILED_IN_GRAPHS = f"{COMPILED[0]}, in CUDA graphs"
+"""Title of a later table, of CUDA graphs alone."""
 
 COMPILED_ON_H100S = tuple(
     f"{COMPILED[0]}, on an H100{more}"
     for more in (
         *("", ", the run before on another board", ", a third board", ", a fourth board"),
         ", a fifth board, fusion by fusion",
-        ", a sixth board, gates by kernels of their own",
-        ", a seventh board, with our products among the compiler's choices",
     )
 )
-"""Titles of the same table of seven H100s. From the sixth on gates have kernels of their own."""
+"""Titles of the same table of five H100s, before gates had kernels of their own: their rows stay, the page leaves them
+out."""
 
-WITH_GATES = COMPILED_ON_H100S[5:]
+WITH_GATES = tuple(
+    f"{COMPILED[0]}, on an H100, {more}"
+    for more in (
+        "a sixth board, gates by kernels of their own",
+        *(f"{board} board, with our products among the compiler's choices" for board in ("a seventh", "an eighth")),
+    )
+)
+"""Titles of the same table of three H100s since."""
 
 MODEL, STEP = "Logits and time on cuda, CUDA graphs", "A step of 8192 bytes on cuda"
 EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
@@ -299,18 +308,16 @@ EXPERTS = "128 experts of 2048 x 768, 8 a token, on cuda, over torch"
 def in_models(examples: Path | None = None) -> str:
     """Sentence on patched models and fused layers, each as the least and the greatest of its speedups."""
     tables = example_tables(examples)
-    timed, compiled = (tables[title]["rows"] for title in (LAYER_IN_GRAPHS, COMPILED_IN_GRAPHS))
+    timed, compiled = tables[LAYER_ON_H100]["rows"], [row for title in WITH_GATES for row in tables[title]["rows"]]
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
+    beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
     model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
-    beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
-    there = _range(row["fused, compiled graph"] for title in COMPILED_ON_H100S for row in tables[title]["rows"])
     return wrapped(
-        f"In models, on NVIDIA H200s, in CUDA graphs: a patched layer of Llama-3-8B runs at {layer} the speed of "
-        f"torch, with fused epilogues at {fused}, a patched model at {phases}. Beside torch.compile the fused layer "
-        f"alone runs at {beside}, fused and compiled at {within}, on seven H100s at {there}: a "
-        "compiled model stays compiled. "
-        "[All of them](docs/models.md#models)."
+        f"In models, in CUDA graphs: a layer of Llama-3-8B on an NVIDIA H100, of 1 to 8192 tokens, runs patched at {layer} "
+        f"the speed of torch, with fused epilogues at {fused}; beside torch.compile, on three H100s, fused and compiled at "
+        f"{within}, and fused alone at {beside}: a compiled model stays compiled. A patched model runs on an H200 at "
+        f"{phases}. [All of them](docs/models.md#models)."
     )
 
 
@@ -326,11 +333,12 @@ def example_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:
 
 
 def examples(path: Path | None = None) -> str:
-    """The tables of the examples as they printed them on a GPU, the newest of each."""
-    tables = example_tables(path)
+    """The tables of the examples as they printed them on a GPU, the newest of each; none of
+    :data:`COMPILED_ON_H100S`."""
     return "\n\n".join(
         f"{title}, {table['device']} with torch {table['torch']}:\n\n{_printed(table['rows'])}"
-        for title, table in tables.items()
+        for title, table in example_tables(path).items()
+        if title not in COMPILED_ON_H100S
     )
 
 

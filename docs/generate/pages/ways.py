@@ -15,8 +15,7 @@ from docs.generate.pages.prices import (
     COMPILED,
     COMPILED_IN_GRAPHS,
     EXPERTS,
-    LAYER,
-    LAYER_IN_GRAPHS,
+    LAYER_ON_H100,
     MODEL,
     STEP,
     WITH_GATES,
@@ -69,8 +68,8 @@ def ways(examples: Path | None = None) -> str:
     compiled = "`python examples/llama_layer.py --compile`"
     picks = "`python -m benchmarks.{} --out FILE`"
     lines = [
-        ("eager model, unchanged", "`hopper_gemm.patch(model)`", layer(LAYER, "patched eager"), "torch", example),
-        ("eager model, three lines changed", "`linear`, `swiglu`", layer(LAYER, "fused eager"), "torch", example),
+        ("eager model, unchanged (an H100)", "`hopper_gemm.patch(model)`", layer((LAYER_ON_H100,), "patched eager"), "torch", example),
+        ("eager model, three lines changed (an H100)", "`linear`, `swiglu`", layer((LAYER_ON_H100,), "fused eager"), "torch", example),
         (
             "a server: prefill, and decode of 64 sequences, in CUDA graphs",
             "`hopper_gemm.patch(model)`",
@@ -79,16 +78,16 @@ def ways(examples: Path | None = None) -> str:
             "`python examples/patched_model.py`",
         ),
         (
-            "CUDA graphs, unchanged",
+            "CUDA graphs, unchanged (an H100)",
             "`hopper_gemm.patch(model)`",
-            layer((LAYER_IN_GRAPHS,), "patched graph"),
+            layer((LAYER_ON_H100,), "patched graph"),
             "torch",
             example,
         ),
         (
-            "CUDA graphs, three lines changed",
+            "CUDA graphs, three lines changed (an H100)",
             "`linear`, `swiglu`",
-            layer((LAYER_IN_GRAPHS,), "fused graph"),
+            layer((LAYER_ON_H100,), "fused graph"),
             "torch",
             example,
         ),
@@ -100,21 +99,21 @@ def ways(examples: Path | None = None) -> str:
             compiled,
         ),
         (
-            f"the same of {FEW} (two H100s) to {LONG} tokens (one)",
+            f"the same from {FEW} tokens on (three H100s)",
             "the same",
             layer(WITH_GATES, "fused, compiled graph", FEW),
             "torch.compile",
             compiled,
         ),
         (
-            f"layers unchanged, of {FEW} to {LONG} tokens (the same H100s)",
+            f"layers unchanged, from {FEW} tokens on (the same H100s)",
             "`hopper_gemm.patch(model)`, and stay compiled",
             layer(WITH_GATES, "patched, compiled graph", FEW),
             "torch.compile",
             compiled,
         ),
         (
-            f"layers unchanged, of one and {FEW} tokens (an H100)",
+            "layers unchanged, from one token on (two H100s)",
             "`hopper_gemm.inductor.enable()`, and stay compiled",
             layer(WITH_GATES, "chosen graph"),
             "torch.compile",
