@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import hopper_gemm
 from hopper_gemm.cli import app
-from hopper_gemm.cli.progress import watching
+from hopper_gemm.cli.running import watching
 from hopper_gemm.model.config import PARAMETERS, GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.point import Point

@@ -9,18 +9,20 @@ row whose kernel another version of the DSL compiled, unless the digests are equ
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store, versions
-from hopper_gemm.lab.guard.binaries import compiled, kernel_name
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import read_json, write_whole
 from hopper_gemm.tune.study.reader import Study
@@ -131,6 +133,42 @@ def mark(standings: Sequence[str], of: str = "") -> str:
     named = CURRENT if count[CURRENT] else EARLIER
     text = f"{named} for {count[named]:,} of {total:,}{of and f' {of}'}"
     return f"{text}, {count[UNKNOWN]:,} {UNKNOWN}" if count[UNKNOWN] else text
+
+
+def kernel_name(kernel: KernelId) -> str:
+    """Name of a kernel: every parameter that shapes its machine code."""
+    parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
+    return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
+
+
+EVERY = 10
+"""Compiled kernels between two lines of progress."""
+
+
+def compiled(
+    kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
+) -> dict[KernelId, CubinReport]:
+    """Return reports of kernels, which are compiled on all cores where a store lacks them, a second each; ``say`` is
+    called with a line of progress every few kernels.
+
+    Raises:
+        ChildProcessError: one does not compile; the message says why.
+    """
+    folder = store or default_store()
+
+    def watch(done: int, total: int) -> None:
+        if done % EVERY == 0 or done == total:
+            say(f"machine code of today: {done} of {total} kernels compiled")
+
+    built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
+    reports, kept = dict[KernelId, CubinReport](), KernelStore(folder)
+    for kernel in kernels:
+        report = kept.report(kernel)
+        if report is None:
+            reason = built.failed.get(str(kernel.config), "it is gone from the store")
+            raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
+        reports[kernel] = report
+    return reports
 
 
 def read_todays_code(path: Path) -> TodaysCode:

@@ -24,8 +24,7 @@ PANELS = {
     "Study": ("sweep", "map", "simulate", "report", "export", "pack", "seal", "worker"),
     "Lab": ("ladder", "check", "counters", "trace"),
 }
-"""Every command by the panel of the help in which it stands: what users need first, then studies, then the kernel taken
-apart."""
+"""Every command by its panel of the help: what users need first, then studies, then the kernel taken apart."""
 
 
 class PanelledGroup(TyperGroup):
@@ -57,8 +56,7 @@ MOVED = {"verify": "make verify", "chapters": "make chapters"}
 
 def entry(commands: typer.Typer = app, name: str = "hopper-gemm") -> None:
     """Run the command line under a name. A mistyped option gives one line of text. SIGTERM ends the command as Ctrl-C
-    does, so that its locks are released.
-    """
+    does, so that its locks are released."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = commands(prog_name=name, standalone_mode=False)

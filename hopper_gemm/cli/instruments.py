@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Exit, Option
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, NO_GPU, command, fail, saying, stderr
@@ -18,7 +18,7 @@ from hopper_gemm.tune.study.reader import read_study
 
 @command
 def ladder(
-    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
+    spec: Annotated[Path | None, Argument(help="A sweep with rungs. Default: sweeps/ladder.toml.")] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
     backend: options.BackendName = "auto",
@@ -54,9 +54,9 @@ def ladder(
 
 @command
 def check(
-    record: Annotated[bool, typer.Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
+    record: Annotated[bool, Option("--record", help="Instead keep today's binaries; needs no GPU.")] = False,
     digests: Annotated[
-        bool, typer.Option("--record-digests", help="Instead note today's machine code; needs no GPU.")
+        bool, Option("--record-digests", help="Instead note today's machine code; needs no GPU.")
     ] = False,
     recorded: options.TunedTable = None,
     gpus: options.Gpus = "0",
@@ -99,17 +99,17 @@ def check(
     print(json.dumps([result.as_dict() for result in question.checked]) if as_json else "\n".join(lines))
     unheld = [result for result in question.checked if result.verdict.status != "held"]
     if unheld:
-        raise typer.Exit(NO_GPU if all(result.busy for result in unheld) else CHECK_FAILED)
+        raise Exit(NO_GPU if all(result.busy for result in unheld) else CHECK_FAILED)
 
 
 @command
 def counters(
-    target: Annotated[Path, typer.Argument(metavar="SPEC_OR_RESULTS", help="A sweep, or a study's folder.")],
+    target: Annotated[Path, Argument(metavar="SPEC_OR_RESULTS", help="A sweep, or a study's folder.")],
     out: options.StudyOut = None,
     limit: options.Limit = None,
     gpus: options.Gpus = "0",
-    no_ncu: Annotated[bool, typer.Option("--no-ncu", help="Only what our kernel counts; needs no profiler.")] = False,
-    no_meter: Annotated[bool, typer.Option("--no-meter", help="Only what the profiler counts.")] = False,
+    no_ncu: Annotated[bool, Option("--no-ncu", help="Only what our kernel counts; needs no profiler.")] = False,
+    no_meter: Annotated[bool, Option("--no-meter", help="Only what the profiler counts.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Count what a study's kernels and cuBLAS do on the GPU.
@@ -154,7 +154,7 @@ def counters(
 
 @command
 def trace(
-    spec: Annotated[Path | None, typer.Argument(help="A sweep with rungs. Default: archive/timeline.toml.")] = None,
+    spec: Annotated[Path | None, Argument(help="A sweep with rungs. Default: archive/timeline.toml.")] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
 ) -> None:

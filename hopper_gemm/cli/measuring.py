@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, LINE_SECONDS, command, fail, saying, stderr
@@ -26,7 +26,7 @@ LOOPBACK = "127.0.0.1"
 
 @command
 def sweep(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Question of the sweep, as TOML; see sweeps/.")],
+    spec: Annotated[Path, Argument(metavar="SPEC.toml", help="Question of the sweep, as TOML; see sweeps/.")],
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
     cluster: options.Cluster = False,
@@ -34,7 +34,7 @@ def sweep(
     trials: options.Trials = None,
     backend: options.BackendName = "auto",
     recorded: options.Recorded = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the points and stop.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count the points and stop.")] = False,
     verbose: options.Verbose = False,
     long: options.Long = False,
     as_json: options.Json = False,
@@ -82,26 +82,25 @@ def tune(
     n: options.MaybeN = None,
     k: options.MaybeK = None,
     shapes: options.Shapes = None,
-    marked: Annotated[bool, typer.Option("--marked", help="Of a list only the problems marked search.")] = False,
+    marked: Annotated[bool, Option("--marked", help="Of a list only the problems marked search.")] = False,
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
     promote: options.Promote = 0,
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     budget: Annotated[
-        float | None,
-        typer.Option("--budget", "--seconds", min=1, metavar="SECONDS", help="Time to search for. Default: 60."),
+        float | None, Option("--budget", "--seconds", min=1, metavar="SECONDS", help="Time to search for. Default: 60.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
-    sampler: Annotated[options.SamplerName, typer.Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
+    trials: Annotated[int | None, Option(min=1, help="Configs to measure. Default: as time allows.")] = None,
+    sampler: Annotated[options.SamplerName, Option(help="gp, tpe, prior, random or exhaustive.")] = "gp",
     backend: Annotated[
-        options.CudaOrReplay, typer.Option(help="cuda; or replay: search a recorded study, which tunes nothing.")
+        options.CudaOrReplay, Option(help="cuda; or replay: search a recorded study, which tunes nothing.")
     ] = "cuda",
     recorded: Annotated[
-        Path | None, typer.Option("--from", help="Study to replay. Default: the recorded one of this problem.")
+        Path | None, Option("--from", help="Study to replay. Default: the recorded one of this problem.")
     ] = None,
     warm_start: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Results folder to begin with; may be repeated.")
+        list[Path] | None, Option(metavar="DIR", help="Results folder to begin with; may be repeated.")
     ] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
@@ -111,9 +110,9 @@ def tune(
     groups: options.Groups = None,
     grouping: options.Grouping = "rows",
     pdl: Annotated[
-        bool | None, typer.Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
+        bool | None, Option(help="Search programmatic dependent launch too. Default: for short chained launches.")
     ] = None,
-    finals: Annotated[int | None, typer.Option(min=1, help="Configs to measure again. Default: 8.")] = None,
+    finals: Annotated[int | None, Option(min=1, help="Configs to measure again. Default: 8.")] = None,
     batch_invariant: options.BatchInvariant = False,
     verbose: options.Verbose = False,
     long: options.Long = False,
@@ -165,10 +164,9 @@ def tune(
         read = read_shapes(shapes)
         listed = options.with_rule(read.of_regime(regime, marked), batch_invariant)
         problems = options.with_recipe(listed, dtype, scales, promote)
-        if not problems and marked:
-            raise ValueError(f"no problem of {read.name} is marked search; mark one, or leave out --marked")
         if not problems:
-            raise ValueError(f"no problem of {read.name} is marked steady; mark one, or tune it with M N K")
+            mark, instead = ("search", "leave out --marked") if marked else ("steady", "tune it with M N K")
+            raise ValueError(f"no problem of {read.name} is marked {mark}; mark one, or {instead}")
         source = Source(cluster=listen) if listen else local_source(gpus, "a list")
         spec = question(problems, keys, listed=options.titled(read.name, problems), **ahead)
         folder = run_sweep(spec, source, out, "Tuning", say, verbose, long)
@@ -213,7 +211,7 @@ def compare(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
     against: Annotated[
-        str, typer.Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
+        str, Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
     ] = "cublas,cublaslt",
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
@@ -221,24 +219,22 @@ def compare(
     regime: options.Regime = "burst",
     context: options.Context = "isolated",
     config: Annotated[
-        Literal["tuned", "auto"], typer.Option(help="tuned: the best known; auto: as if nobody had tuned it.")
+        Literal["tuned", "auto"], Option(help="tuned: the best known; auto: as if nobody had tuned it.")
     ] = "tuned",
     batch_invariant: options.BatchInvariant = False,
     backend: Annotated[
-        options.CudaOrReplay,
-        typer.Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing."),
+        options.CudaOrReplay, Option(help="cuda; or replay: show what is recorded, without a GPU, and write nothing.")
     ] = "cuda",
-    recorded: Annotated[Path | None, typer.Option("--from", help="Tuned table; of a replay a study's folder.")] = None,
+    recorded: Annotated[Path | None, Option("--from", help="Tuned table; of a replay a study's folder.")] = None,
     out: options.StudyOut = None,
-    processes: Annotated[int, typer.Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
+    processes: Annotated[int, Option(min=1, help="Measure everything in so many fresh processes.")] = 1,
     finalists: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A comparison whose cuBLASLt finalists are taken instead of a search."),
+        Path | None, Option(metavar="DIR", help="A comparison whose cuBLASLt finalists are taken instead of a search.")
     ] = None,
     limit: options.Limit = None,
     gpus: options.Gpus = "0",
     shared: options.Shared = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Say where the seconds of each row went.")] = False,
     long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
@@ -302,16 +298,16 @@ def compare(
 def map(
     shapes: options.Shapes = None,
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Begin no further problem after this time. Default: map all.")
+        float | None, Option(min=1, help="Begin no further problem after this time. Default: map all.")
     ] = None,
     held_out: Annotated[
-        bool, typer.Option("--held-out", help="Map only the problems of the list that nothing is fitted to.")
+        bool, Option("--held-out", help="Map only the problems of the list that nothing is fitted to.")
     ] = False,
     drawn: Annotated[
-        int | None, typer.Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
+        int | None, Option(min=0, help="Kernels of a problem drawn from the menu; 0: only picks. Default: 24.")
     ] = None,
     backend: Annotated[
-        options.CudaOrReplay, typer.Option(help="cuda; or replay: show what is recorded, and write nothing.")
+        options.CudaOrReplay, Option(help="cuda; or replay: show what is recorded, and write nothing.")
     ] = "cuda",
     recorded: options.Recorded = None,
     out: options.StudyOut = None,
@@ -324,7 +320,7 @@ def map(
     Of each problem the pick's eight best kernels, 24 drawn from the menu, torch.mm and cuBLASLt's heuristic list are
     measured. Problems come in a shuffled order, so that a part of a map is a sample; the same command goes on.
     """
-    from hopper_gemm.cli.running import conclude, local_source, run_question
+    from hopper_gemm.cli.running import ALARMING, conclude, local_source, run_question
     from hopper_gemm.tune.run.questions.map import LIBRARY, SEED, Map
     from hopper_gemm.tune.run.source import recorded_study
     from hopper_gemm.tune.study.shapes import read_shapes
@@ -342,14 +338,12 @@ def map(
     if recorded is not None:
         raise ValueError(f"--from names a study to show but --backend is {backend}; add --backend replay")
     source = local_source(gpus, "a map", "; --backend replay shows a recorded one")
-    kind = source.gpus[0].name
-    folder = out or local_root() / slug(kind) / name
     last_line = started = time.monotonic()
 
     def watch(row: Any, done: int, total: int) -> None:
         nonlocal last_line
         now = time.monotonic()
-        if now - last_line >= LINE_SECONDS or row.status in ("wrong_result", "timeout", "crash"):
+        if now - last_line >= LINE_SECONDS or row.status in ALARMING:
             last_line = now
             what = f"{row.figures['speedup']:.3f}x" if row.ok else f"{row.status.replace('_', ' ')}: {row.reason}"
             pick = f"{row.figures['how']} over {row.point.against}"
@@ -357,7 +351,8 @@ def map(
 
     keys: dict[str, Any] = {"seed": SEED, "menu": {} if drawn is None else {"drawn": drawn}}
     spec = command_spec("map", problems, name=name, question=read.question, against=["cublas", LIBRARY], **keys)
-    question = Map(spec, folder, kind, seconds=seconds, watch=watch, say=stderr)
+    folder = out or source.folder(spec)
+    question = Map(spec, folder, source.gpus[0].name, seconds=seconds, watch=watch, say=stderr)
     saying(as_json)(source.opening("Mapping", f"{len(problems)} problems", folder))
     run_question(question, source, name, stderr, question, shared=shared, against=tuple(spec.against))
     note = f"{question.open} problems to go; written to {shown(folder)}"
@@ -368,9 +363,9 @@ def map(
 def warmup(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
-    dtype: Annotated[options.DtypeName, typer.Option(help=f"{options.TYPES}.")] = "bf16",
+    dtype: Annotated[options.DtypeName, Option(help=f"{options.TYPES}.")] = "bf16",
     layouts: options.Layouts = "kk",
-    candidates: Annotated[int, typer.Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
+    candidates: Annotated[int, Option(min=1, help="Picks to time of a problem that nobody tuned.")] = 4,
     batch_invariant: options.BatchInvariant = False,
     long: options.Long = False,
     as_json: options.Json = False,
@@ -407,8 +402,8 @@ def warmup(
 
 @command
 def worker(
-    address: Annotated[str, typer.Argument(metavar="URL", help="Of the coordinator, as sweep --cluster prints it.")],
-    pem: Annotated[Path, typer.Option(help="File with certificate and key, which the coordinator made.")],
+    address: Annotated[str, Argument(metavar="URL", help="Of the coordinator, as sweep --cluster prints it.")],
+    pem: Annotated[Path, Option(help="File with certificate and key, which the coordinator made.")],
     gpus: options.Gpus = "0",
 ) -> None:
     """Let the GPUs of this host join a sweep on another host.

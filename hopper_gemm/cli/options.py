@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from hopper_gemm.model.problem import BLOCK, DTYPES, GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
@@ -29,60 +29,56 @@ CudaOrReplay = Literal["cuda", "replay"]
 TableForm = Literal["csv", "json", "markdown", "html"]
 
 TYPES = f"Element types, of operands and output or of operands, then output: {', '.join(DTYPES)}"
-REPLAYED = "Recorded study to replay. Default: the one of the same name."
 KNOWN = "Begin with the best configs known of the problem and of those near it. Default: yes."
 TUNED = "Tuned table. Default: the recorded one of this kind of GPU."
 
-M = Annotated[int, typer.Argument(metavar="M", help="Rows of A and C.")]
-N = Annotated[int, typer.Argument(metavar="N", help="Columns of B and C.")]
-K = Annotated[int, typer.Argument(metavar="K", help="Columns of A, rows of B.")]
-MaybeM = Annotated[int | None, typer.Argument(metavar="[M]", help="Rows of A and C.")]
-MaybeN = Annotated[int | None, typer.Argument(metavar="[N]", help="Columns of B and C.")]
-MaybeK = Annotated[int | None, typer.Argument(metavar="[K]", help="Columns of A, rows of B.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for every point.")]
-Dtype = Annotated[
-    DtypeName, typer.Option(help=f"{TYPES}; a list says so itself. With --scales: e4m3, e5m2, e4m3_fp32 ...")
-]
-Scales = Annotated[ScalesName | None, typer.Option(help="Of FP8 operands, those of a list too.")]
+M = Annotated[int, Argument(metavar="M", help="Rows of A and C.")]
+N = Annotated[int, Argument(metavar="N", help="Columns of B and C.")]
+K = Annotated[int, Argument(metavar="K", help="Columns of A, rows of B.")]
+MaybeM = Annotated[int | None, Argument(metavar="[M]", help="Rows of A and C.")]
+MaybeN = Annotated[int | None, Argument(metavar="[N]", help="Columns of B and C.")]
+MaybeK = Annotated[int | None, Argument(metavar="[K]", help="Columns of A, rows of B.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Print a line for every point.")]
+Dtype = Annotated[DtypeName, Option(help=f"{TYPES}; a list says so itself. With --scales: e4m3, e5m2, e4m3_fp32 ...")]
+Scales = Annotated[ScalesName | None, Option(help="Of FP8 operands, those of a list too.")]
 Promote = Annotated[
-    int, typer.Option(help="Of FP8, elements of k between promotions of the sums: 128, 256 or 512. Default: fast sums.")
+    int, Option(help="Of FP8, elements of k between promotions of the sums: 128, 256 or 512. Default: fast sums.")
 ]
-Long = Annotated[bool, typer.Option("--long", help="Name each parameter of a config instead of the shorthand.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else there.")]
-Gpus = Annotated[str, typer.Option(help="Indices of GPUs among those that CUDA_VISIBLE_DEVICES shows, as 0,1.")]
-Shared = Annotated[bool, typer.Option("--shared", help="Measure although another process keeps the GPU busy.")]
-Cluster = Annotated[bool, typer.Option("--cluster", help="Measure on workers that join; prints how other hosts join.")]
-Host = Annotated[str, typer.Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
-BackendName = Annotated[AnyBackend, typer.Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
-StudyOut = Annotated[Path | None, typer.Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
+Long = Annotated[bool, Option("--long", help="Name each parameter of a config instead of the shorthand.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout and nothing else there.")]
+Gpus = Annotated[str, Option(help="Indices of GPUs among those that CUDA_VISIBLE_DEVICES shows, as 0,1.")]
+Shared = Annotated[bool, Option("--shared", help="Measure although another process keeps the GPU busy.")]
+Cluster = Annotated[bool, Option("--cluster", help="Measure on workers that join; prints how other hosts join.")]
+Host = Annotated[str, Option(help="With --cluster: HOST or HOST:PORT to listen on.")]
+BackendName = Annotated[AnyBackend, Option(help="cuda, replay, or auto: cuda where there is a Hopper GPU.")]
+StudyOut = Annotated[Path | None, Option(help="Results folder. Default: results/local/<gpu>/<name>.")]
 StudyFolder = Annotated[
-    Path,
-    typer.Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.", callback=here_or_recorded),
+    Path, Argument(metavar="RESULTS_DIR", help="A folder such as results/h200/seed-table.", callback=here_or_recorded)
 ]
-Shapes = Annotated[Path | None, typer.Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
-Recorded = Annotated[Path | None, typer.Option("--from", help=REPLAYED)]
-TunedTable = Annotated[Path | None, typer.Option("--from", help=TUNED)]
-TunedFirst = Annotated[bool, typer.Option("--known/--no-known", help=KNOWN)]
-Trials = Annotated[int | None, typer.Option(min=0, help="Stop after so many points; the rest can follow later.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Stop after so many rows; the rest can follow later.")]
-Groups = Annotated[int | None, typer.Option(help="Number of groups or matrices of a product of such.")]
-Grouping = Annotated[str, typer.Option(help="What groups are: rows, batch, depth, masked or masked_depth.")]
-Layouts = Annotated[LayoutsName, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
+Shapes = Annotated[Path | None, Option(help="A list of problems, as TOML, such as sweeps/shapes/suite.toml.")]
+Recorded = Annotated[Path | None, Option("--from", help="Recorded study to replay. Default: the one of the same name.")]
+TunedTable = Annotated[Path | None, Option("--from", help=TUNED)]
+TunedFirst = Annotated[bool, Option("--known/--no-known", help=KNOWN)]
+Trials = Annotated[int | None, Option(min=0, help="Stop after so many points; the rest can follow later.")]
+Limit = Annotated[int | None, Option(min=1, help="Stop after so many rows; the rest can follow later.")]
+Groups = Annotated[int | None, Option(help="Number of groups or matrices of a product of such.")]
+Grouping = Annotated[str, Option(help="What groups are: rows, batch, depth, masked or masked_depth.")]
+Layouts = Annotated[LayoutsName, Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn.")]
 BatchInvariant = Annotated[
-    bool, typer.Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
+    bool, Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
 ]
 Kind = Annotated[
-    str | None, typer.Option("--gpu", help="Kind of GPU: h100 or h200 (SXM), or the one here. Default: the one here.")
+    str | None, Option("--gpu", help="Kind of GPU: h100 or h200 (SXM), or the one here. Default: the one here.")
 ]
-Sms = Annotated[int | None, typer.Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
-Sizes = Annotated[list[int] | None, typer.Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
-Regime = Annotated[RegimeName, typer.Option(help="burst, or steady: of a list only the problems marked so.")]
+Sms = Annotated[int | None, Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
+Sizes = Annotated[list[int] | None, Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
+Regime = Annotated[RegimeName, Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[
-    ContextName, typer.Option(help="isolated: another kernel between any two launches; chained: back to back.")
+    ContextName, Option(help="isolated: another kernel between any two launches; chained: back to back.")
 ]
-OnlyRegime = Annotated[RegimeName | None, typer.Option(help="Only this regime.")]
-OnlyContext = Annotated[ContextName | None, typer.Option(help="Only this context: isolated or chained.")]
-OnlyProblem = Annotated[str | None, typer.Option(help="Only this problem, as MxNxK.")]
+OnlyRegime = Annotated[RegimeName | None, Option(help="Only this regime.")]
+OnlyContext = Annotated[ContextName | None, Option(help="Only this context: isolated or chained.")]
+OnlyProblem = Annotated[str | None, Option(help="Only this problem, as MxNxK.")]
 
 
 def with_rule(problems: Iterable[GemmProblem], batch_invariant: bool) -> tuple[GemmProblem, ...]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 import hopper_gemm.cli.options as options
 from hopper_gemm.cli.app import CHECK_FAILED, LINE_SECONDS, command, fail, stderr
@@ -42,25 +42,23 @@ CONSIDERED = 4
 @command
 def table(
     results: options.StudyFolder,
-    rows: Annotated[
-        str | None, typer.Option(help="Column of the results that goes down. Default: the study's own.")
-    ] = None,
+    rows: Annotated[str | None, Option(help="Column of the results that goes down. Default: the study's own.")] = None,
     cols: Annotated[
-        str | None, typer.Option(help="Column of the results that goes across. Default: the study's own.")
+        str | None, Option(help="Column of the results that goes across. Default: the study's own.")
     ] = None,
-    value: Annotated[str, typer.Option(help="Figure to show.")] = "speedup",
+    value: Annotated[str, Option(help="Figure to show.")] = "speedup",
     form: Annotated[
         options.TableForm | None,
-        typer.Option("--format", help="csv, json, markdown or html. Default: for the terminal; markdown in a pipe."),
+        Option("--format", help="csv, json, markdown or html. Default: for the terminal; markdown in a pipe."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write this file, .csv, .json, .md or .html; CSV with provenance beside it."),
+        Option(metavar="FILE", help="Write this file, .csv, .json, .md or .html; CSV with provenance beside it."),
     ] = None,
     regime: options.OnlyRegime = None,
     context: options.OnlyContext = None,
     problem: options.OnlyProblem = None,
-    write: Annotated[bool, typer.Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
+    write: Annotated[bool, Option("--write", help="Also write the folder's pages and pictures anew.")] = False,
     long: options.Long = False,
     as_json: options.Json = False,
 ) -> None:
@@ -89,9 +87,7 @@ def table(
 @command
 def report(
     results: options.StudyFolder,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Default: STUDY.html in the current folder.")
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="FILE.html", help="Default: STUDY.html in the current folder.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a study as one interactive page.
@@ -130,7 +126,7 @@ def explain(
     k: options.K,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
+        Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
     ] = None,
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
@@ -186,12 +182,8 @@ def explain(
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
-            {
-                "config": candidate.as_dict(),
-                "expected_us": seconds * 1e6,
-                "predicted_us": prediction.seconds * 1e6,
-                "paced_by": prediction.limit,
-            }
+            {"config": candidate.as_dict(), "expected_us": seconds * 1e6}
+            | {"predicted_us": prediction.seconds * 1e6, "paced_by": prediction.limit}
             for candidate, seconds, prediction in considered
         ]
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
@@ -213,11 +205,8 @@ def explain(
         us = f"{seconds * 1e6:.1f} us, by the model {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
         print(spell(f"  considered  {us}: {candidate}"))
     if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
-        meanwhile = (
-            "the first call compiles it"
-            if batch_invariant or groups
-            else "torch multiplies until a process compiled it"
-        )
+        waits = batch_invariant or groups
+        meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
     print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
@@ -226,14 +215,12 @@ def explain(
 @command
 def simulate(
     results: options.StudyFolder,
-    samplers: Annotated[str, typer.Option(help="Names, with commas; gp-blind is gp without the model prior.")] = ALL,
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of each run. Default: a quarter of the space.")
-    ] = None,
+    samplers: Annotated[str, Option(help="Names, with commas; gp-blind is gp without the model prior.")] = ALL,
+    seeds: Annotated[int, Option(min=1, max=10_000, help="Runs of each sampler.")] = 30,
+    trials: Annotated[int | None, Option(min=1, help="Trials of each run. Default: a quarter of the space.")] = None,
     regime: options.OnlyRegime = None,
     problem: options.OnlyProblem = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for simulation.md, .svg and .json.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for simulation.md, .svg and .json.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Let samplers search a recorded study.
@@ -261,12 +248,12 @@ def export(
     results: options.StudyFolder,
     form: Annotated[
         Literal["csv", "parquet", "t4"],
-        typer.Option("--format", help="csv or parquet: every row, for pandas; t4: Kernel Tuner's results format."),
+        Option("--format", help="csv or parquet: every row, for pandas; t4: Kernel Tuner's results format."),
     ] = "t4",
     out: Annotated[
-        Path | None, typer.Option(help="Default: t4.json, several problems having a file each; or STUDY.csv, .parquet.")
+        Path | None, Option(help="Default: t4.json, several problems having a file each; or STUDY.csv, .parquet.")
     ] = None,
-    optuna: Annotated[Path | None, typer.Option(help="Write this Optuna journal file instead.")] = None,
+    optuna: Annotated[Path | None, Option(help="Write this Optuna journal file instead.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Write a study for pandas or in the format of other tuners.
@@ -325,9 +312,9 @@ def paced(say: Callable[[str], None], clock: Callable[[], float] = time.monotoni
 
 @command
 def seal(
-    paths: Annotated[list[Path], typer.Argument(help="Results folders and tuned tables.")],
+    paths: Annotated[list[Path], Argument(help="Results folders and tuned tables.")],
     ended: Annotated[
-        bool, typer.Option("--ended", help="Also note the rows of a study that was stopped as all that it has.")
+        bool, Option("--ended", help="Also note the rows of a study that was stopped as all that it has.")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -347,15 +334,15 @@ def prebuild(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
     dtype: Annotated[
-        options.DtypeName | None, typer.Option(help=f"{options.TYPES}. With --scales: e4m3, e5m2 ... Default: bf16.")
+        options.DtypeName | None, Option(help=f"{options.TYPES}. With --scales: e4m3, e5m2 ... Default: bf16.")
     ] = None,
     layouts: Annotated[
-        options.LayoutsName | None, typer.Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
+        options.LayoutsName | None, Option(help="Contiguous axis of A, then of B: kk, mk, kn or mn. Default: kk.")
     ] = None,
     scales: options.Scales = None,
     promote: options.Promote = 0,
     menu: Annotated[
-        bool, typer.Option("--menu", help="Instead of problems, every kernel of the menu and of tuned tables.")
+        bool, Option("--menu", help="Instead of problems, every kernel of the menu and of tuned tables.")
     ] = False,
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
@@ -409,9 +396,7 @@ def prebuild(
 
 @command
 def store(
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Remove all of them; each is compiled again when used.")
-    ] = False,
+    clear: Annotated[bool, Option("--clear", help="Remove all of them; each is compiled again when used.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Say where compiled kernels are kept, or remove them."""
@@ -443,4 +428,4 @@ def doctor(as_json: options.Json = False) -> None:
     lines = [*map(str, findings), *filter(None, [remedy(findings)])]
     print(json.dumps([finding.as_dict() for finding in findings]) if as_json else "\n".join(lines))
     if any(finding.mark == "missing" for finding in findings):
-        raise typer.Exit(CHECK_FAILED)
+        raise Exit(CHECK_FAILED)

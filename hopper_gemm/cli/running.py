@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hopper_gemm.cli.app import INTERRUPTED, fail, stderr
+from rich import progress as bars
+from rich.console import Console
+
+from hopper_gemm.cli.app import INTERRUPTED, LINE_SECONDS, fail, stderr
 from hopper_gemm.cli.options import gpus_of
-from hopper_gemm.cli.progress import watching
 from hopper_gemm.cli.reading import show
-from hopper_gemm.cli.shorthand import EXPLANATION
+from hopper_gemm.cli.shorthand import EXPLANATION, wording
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.question import Question, Recording
-from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.questions.sweep import Progress, Sweep, Watcher
 from hopper_gemm.tune.run.source import Source, find
 from hopper_gemm.tune.run.task import Job
 from hopper_gemm.tune.run.tenants import busy
@@ -24,8 +29,13 @@ from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of
 from hopper_gemm.tune.study.spec import Spec
+from hopper_gemm.tune.tables.pivot import interval, words
 
 Say = Callable[[str], None]
+Reporter = tuple[Watcher, Say]
+
+ALARMING = ("wrong_result", "timeout", "crash")
+"""Statuses that are printed whenever they come."""
 
 
 def local_source(gpus: str, what: str, instead: str = "") -> Source:
@@ -84,14 +94,7 @@ def open_sweep(spec: Spec, source: Source, out: Path | None, **options: Any) -> 
 
 
 def run_sweep(
-    spec: Spec,
-    source: Source,
-    out: Path | None,
-    verb: str,
-    say: Say,
-    verbose: bool = False,
-    long: bool = False,
-    **options: Any,
+    spec: Spec, source: Source, out: Path | None, verb: str, say: Say, verbose: bool, long: bool, **options: Any
 ) -> Path:
     """Run a sweep under a progress bar, write its pages, and return its folder. Progress names the parameters of
     configs if ``long``; else their shorthand is explained first."""
@@ -111,6 +114,56 @@ def run_sweep(
     publish(question.out)
     say(f"Written to {shown(question.out)}")
     return question.out
+
+
+@contextmanager
+def watching(open_points: int, verbose: bool = False, long: bool = False) -> Iterator[Reporter]:
+    """Give a watcher for a sweep and a printer of lines beside it, on stderr: a bar on a terminal, plain lines
+    elsewhere; ``verbose``: a line for every point, ``long``: with the parameters of configs by name."""
+    if not sys.stderr.isatty():
+        yield _lines(verbose, long)
+        return
+    columns = (bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeRemainingColumn(), "{task.description}")
+    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("compiling", total=open_points)
+
+        def watch(progress: Progress) -> None:
+            best = "" if progress.best is None else f"best {progress.best:.3f}x, "
+            bar.update(task, description=f"{best}{place_of(progress.row.point)}")
+            if progress.row.stage == "sweep":
+                bar.advance(task)
+            if verbose or progress.row.status in ALARMING:
+                bar.console.print(describe(progress, long))
+
+        yield watch, bar.console.print
+
+
+def _lines(verbose: bool, long: bool) -> Reporter:
+    started = time.monotonic()
+    last_line = started - LINE_SECONDS
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:7.1f}s {text}", file=sys.stderr, flush=True)
+
+    def watch(progress: Progress) -> None:
+        nonlocal last_line
+        now = time.monotonic()
+        if verbose or now - last_line >= LINE_SECONDS or progress.row.status in ALARMING:
+            last_line = now
+            say(describe(progress, long))
+
+    return watch, say
+
+
+def describe(progress: Progress, long: bool) -> str:
+    """Return a row as one line of text; its config with parameters by name if ``long``."""
+    row = progress.row
+    result = f"{words(row.status)}: {row.reason}"
+    if row.ok:
+        result = f"{interval(row.figures)} {row.figures['tflops']:.0f} TFLOP/s"
+    best = "" if progress.best is None else f", best {progress.best:.3f}x"
+    count = f"{progress.worker}: {row.stage} {progress.done}/{progress.total}"
+    return wording(long)(f"{count} {place_of(row.point)} {row.point.subject}: {result}{best}")
 
 
 def summary(folder: Path) -> dict[str, Any]:

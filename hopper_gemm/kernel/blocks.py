@@ -36,39 +36,28 @@ def read(address: Int64) -> Float32:
 
 @dataclass(frozen=True)
 class BlockScales:
-    """The scales that one thread reads for a share whose rows are rows of A and whose columns are rows of B.
+    """The scales that one thread reads for a share whose rows are rows of A and whose columns are rows of B."""
 
-    Args:
-        a: (blocks of k, m), m contiguous.
-        b: (blocks of n, blocks of k) or with groups behind, k contiguous.
-        share_m, share_n: rows and columns of the share.
-        down, across: rows and columns of the tile before the share.
-        thread: within the warpgroup.
-        now: registers of the scales of this block of k: A's, then B's.
-        ahead: the same of each of the next blocks of k, as many as scales are read ahead.
-        cursors: where the next ones are read: A's of row 0, then each of B's. Addresses that were computed anew in each
-            stage cost 40 instructions.
-        k_first: the first block of k.
-        rows, columns: row of A of each of A's scales, block of n of each of B's.
-        left: columns of the share before the second block of n.
-        group: of the tile; None without groups.
-    """
-
-    a: cute.Tensor
-    b: cute.Tensor
+    a: cute.Tensor  # (blocks of k, m), m contiguous
+    b: cute.Tensor  # (blocks of n, blocks of k) or with groups behind, k contiguous
+    # share_m, share_n: rows and columns of the share
     share_m: int
     share_n: int
+    # down, across: rows and columns of the tile before the share
     down: Int32 | int
     across: Int32 | int
-    thread: Int32
-    now: cute.Tensor
-    ahead: cute.Tensor
+    thread: Int32  # within the warpgroup
+    now: cute.Tensor  # registers of the scales of this block of k: A's, then B's
+    ahead: cute.Tensor  # the same of each of the next blocks of k, as many as scales are read ahead
+    # where the next ones are read: A's of row 0, then each of B's. Addresses that were computed anew in each stage cost
+    # 40 instructions.
     cursors: cute.Tensor
-    k_first: Int32 | int = 0
+    k_first: Int32 | int = 0  # the first block of k
+    # rows, columns: row of A of each of A's scales, block of n of each of B's
     rows: tuple[Int32, ...] = ()
     columns: tuple[Int32, ...] = ()
-    left: Int32 | int = 0
-    group: Int32 | None = None
+    left: Int32 | int = 0  # columns of the share before the second block of n
+    group: Int32 | None = None  # of the tile; None without groups
 
     @classmethod
     def of(cls, kernel: Kernel, a: cute.Tensor, b: cute.Tensor, before: Sequence[Int32 | int], thread: Int32) -> Self:
@@ -157,14 +146,12 @@ class SwappedScales(BlockScales):
     scales of 32 columns by one load, and its lanes hand them to each other."""
 
     def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int) -> Self:
-        """The scales for the tile that begins with a row and a column, and with a block of k."""
         first, start = column + self.across + self.lane, row + self.down
         rows = self._rows(first + at for at in range(0, self.share_n, hopper.WARP_THREADS))
         columns = self._blocks((start + at) // BLOCK for at in range(0, self.share_m, hopper.WGMMA_M))
         return replace(self, k_first=k_first, rows=rows, columns=columns)
 
     def factors(self, block: int) -> cute.Tensor:
-        """The factors of a partial sum: of ``block``, 64 rows of the share."""
         factors, own = cute.make_rmem_tensor(self.share_n // 2, Float32), self.lane % 4 * 2
         for at in range(0, self.share_n, hopper.WGMMA_N_STEP):
             word, lane = divmod(at, hopper.WARP_THREADS)

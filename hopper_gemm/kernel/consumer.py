@@ -31,17 +31,13 @@ class Turn:
     Correctness depends on it. The ring runs on across tiles, so that both consumers read a slot, in different rounds. A
     consumer that ran ahead would wait for round r of a slot still in round r - 1, see the parity of round r - 2, and
     read stale data. A consumer starts a tile once the other consumer has seen the last stage of its own tile full.
-
-    Args:
-        own, other: ids of the named barriers on which this consumer and the other one wait.
-        waits: True if a tile precedes this one.
-        passes: True if a tile follows this one.
     """
 
+    # own, other: ids of the named barriers on which this consumer and the other one wait
     own: Int32
     other: Int32
-    waits: Boolean
-    passes: Boolean
+    waits: Boolean  # True if a tile precedes this one
+    passes: Boolean  # True if a tile follows this one
 
     @cute.jit
     def take(self) -> None:
@@ -73,14 +69,10 @@ class Order:
     2. To load that stage the producer needs the slot of the stage that lies a ring before it.
     3. The second consumer has released that slot before it holds back, since it holds back at most ``stages`` and the
        stagger behind the last stage that it has multiplied.
-
-    Args:
-        consumer: 0 or 1.
-        stages: the last ones of a tile that the first consumer multiplies before the second.
     """
 
-    consumer: Int32
-    stages: int
+    consumer: Int32  # 0 or 1
+    stages: int  # the last ones of a tile that the first consumer multiplies before the second
 
     def _turn(self, taken: Boolean, given: Boolean) -> Turn:
         return Turn(FIRST_TURN + self.consumer, FIRST_TURN + 1 - self.consumer, taken, given)
@@ -105,19 +97,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Share:
-    """Operands and registers of one consumer, the same for all its tiles.
+    """Operands and registers of one consumer, the same for all its tiles."""
 
-    Args:
-        mma: the tiled wgmma of one warpgroup.
-        accumulators: fp32 registers of the share.
-        a, b: descriptors of the share's operands, (instruction, rows, k-block, stage).
-        target, arrives: this lane's part in a release; see :meth:`Ring.release`.
-    """
-
-    mma: cute.TiledMma
-    accumulators: cute.Tensor
+    mma: cute.TiledMma  # the tiled wgmma of one warpgroup
+    accumulators: cute.Tensor  # fp32 registers of the share
+    # a, b: descriptors of the share's operands, (instruction, rows, k-block, stage)
     a: cute.Tensor
     b: cute.Tensor
+    # target, arrives: this lane's part in a release; see :meth:`Ring.release`
     target: Int32
     arrives: Boolean | None
 
@@ -137,30 +124,18 @@ class Mainloop:
     a predicate it kept all of them to the end of the epilogue, had few registers left for the steps, and computed one
     element after the other: gelu beside 176 accumulators took a lone warp 41 clocks an element instead of 18, by the
     stalls in the machine code.
-
-    Args:
-        ring: of stages.
-        share: operands and registers of the consumer.
-        epilogue: opened while the last wgmma groups run.
-        stagger: groups in flight when an older stage is released.
-        peek: probe the next stage while the tensor cores work, and block only if the probe failed.
-        held: last stages of a tile that are not released; see :func:`release_held`.
-        unroll: unroll factor of the loop.
-        peeled: the first stage of a tile stands before the loop.
-        order: of two consumers that share tiles; None where they end a tile as they come.
-        promotion: multiplies in place of the stages below; None without.
     """
 
     ring: Ring
     share: Share
-    epilogue: ConsumerEpilogue
-    stagger: int
-    peek: bool
-    held: int
-    unroll: int = 1
-    peeled: bool = False
-    order: Order | None = None
-    promotion: Promotion | None = None
+    epilogue: ConsumerEpilogue  # opened while the last wgmma groups run
+    stagger: int  # groups in flight when an older stage is released
+    peek: bool  # probe the next stage while the tensor cores work, and block only if the probe failed
+    held: int  # last stages of a tile that are not released; see :func:`release_held`
+    unroll: int = 1  # unroll factor of the loop
+    peeled: bool = False  # the first stage of a tile stands before the loop
+    order: Order | None = None  # of two consumers that share tiles; None where they end a tile as they come
+    promotion: Promotion | None = None  # multiplies in place of the stages below; None without
 
     @cute.jit
     def multiply_tile(
@@ -221,18 +196,10 @@ class Mainloop:
         seen: Observer,
         first: cutlass.Constexpr[bool | None],
     ) -> tuple[RingState, Boolean, Observer]:
-        """Multiply one stage, and release the one that lies ``stagger`` before it.
-
-        Args:
-            state, released: places of the stage, and of the one to release.
-            passed: the result of an earlier probe for the stage.
-            k_tile, k_tiles: number of the stage, and of all.
-            seen: the observer.
-            first: True in a tile's first stage, False in a later one; None where the stage's number says so.
-
-        Returns:
-            The place of the next stage, the result of a probe for it, and the observer.
-        """
+        """Multiply one stage, number ``k_tile`` of ``k_tiles``, and release the one that lies ``stagger`` before it.
+        ``passed`` is the result of an earlier probe for the stage. ``first`` is True in a tile's first stage, False in
+        a later one; None where the stage's number says so. Return the place of the next stage, the result of a probe
+        for it, and the observer."""
         ring, share = self.ring, self.share
         batch = max(1, UNIFORM_WGMMA // cute.size(share.a, mode=[1]))
         self.load_ahead(state, k_tile, k_tiles)

@@ -33,34 +33,24 @@ Slot = int | Int32 | tuple[int, Int32]
 
 @dataclass(frozen=True)
 class Region:
-    """Place of one consumer's share in the output.
+    """Place of one consumer's share in the output."""
 
-    Args:
-        rows, columns: of the share, in chunks, down and across.
-        row, column: of the output, with which the share begins.
-        plane: third coordinate of an output of groups, or None.
-        shift: from rows of C to rows of its ragged form, by which it is stored.
-    """
-
+    # rows, columns: of the share, in chunks, down and across
     rows: int
     columns: int
+    # row, column: of the output, with which the share begins
     row: Int32
     column: Int32
-    plane: Int32 | None = None
-    shift: Int32 | int = 0
+    plane: Int32 | None = None  # third coordinate of an output of groups, or None
+    shift: Int32 | int = 0  # from rows of C to rows of its ragged form, by which it is stored
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The shape of an epilogue's chunks, and their layout in shared memory.
-
-    Args:
-        config: the resolved kernel.
-        dtype: element type of C.
-    """
+    """The shape of an epilogue's chunks, and their layout in shared memory."""
 
     config: Kernel
-    dtype: type[cutlass.Numeric]
+    dtype: type[cutlass.Numeric]  # element type of C
 
     @property
     def n(self) -> int:
@@ -105,11 +95,8 @@ class Chunks:
 
     def copy(self, mma: cute.TiledMma) -> cute.TiledCopy:
         """A warpgroup's accumulators to a chunk: by stmatrix, which moves 16-bit elements only; wider elements by plain
-        stores, two adjacent columns of a thread at once unless the chunk is transposed.
-
-        Args:
-            mma: a wgmma as wide as a chunk.
-        """
+        stores, two adjacent columns of a thread at once unless the chunk is transposed. ``mma`` is as wide as a
+        chunk."""
         if self.dtype.width > 16:
             bits = self.dtype.width * (1 if self.transposed else 2)
             atom = cute.make_copy_atom(CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
@@ -119,11 +106,8 @@ class Chunks:
         return cute.make_tiled_copy_C(atom, mma)
 
     def in_ring(self, slots: cute.Tensor) -> cute.Tensor:
-        """A consumer's part of the ring as chunk buffers, (rows, columns, buffer).
-
-        Args:
-            slots: the rows of an operand that no other consumer reads, (rows, depth, stage), of 128 bytes each.
-        """
+        """A consumer's part of the ring as chunk buffers, (rows, columns, buffer). ``slots`` are the rows of an operand
+        that no other consumer reads, (rows, depth, stage), of 128 bytes each."""
         config, one = self.config, self.layout(1)
         rows = config.tile_m if config.split == "m" else config.tile_n
         stage = rows * config.tile_k * ELEMENT_BYTES * 8 // self.dtype.width
@@ -146,26 +130,14 @@ class Chunks:
         self, own: cute.Tensor, mma: cute.TiledMma, thread: Int32
     ) -> tuple[cute.TiledCopy, cute.Shape, cute.Tensor]:
         """The copy of a chunk from registers to shared memory, the shape of one thread's part of it, and the thread's
-        view of the buffers.
-
-        Args:
-            own: a consumer's chunk buffers, (rows, columns, buffer).
-            mma: a wgmma as wide as a chunk.
-            thread: within the warpgroup.
-        """
+        view of its consumer's ``own`` chunk buffers, (rows, columns, buffer). ``mma`` is as wide as a chunk."""
         copy = self.copy(mma)
         part = copy.get_slice(thread)
         return copy, cute.shape(part.partition_S(own))[:3], part.partition_D(own)
 
     def target(self, atom: cute.CopyAtom, shared: cute.Tensor, c: cute.Tensor, thread: Int32) -> TmaTarget:
-        """The TMA stores of one consumer.
-
-        Args:
-            atom: the TMA store of one box.
-            shared: the consumer's chunk buffers, (rows, columns, buffer).
-            c: C, as TMA sees it.
-            thread: within the warpgroup.
-        """
+        """The TMA stores of one consumer, by an atom that stores one box, from its ``shared`` chunk buffers, (rows,
+        columns, buffer), to C as TMA sees it."""
         boxes, output = cpasync.tma_partition(
             atom, 0, cute.make_layout(1), cute.zipped_divide(shared, self.box), cute.zipped_divide(c, self.box)
         )
@@ -175,25 +147,15 @@ class Chunks:
 
 @dataclass(frozen=True)
 class TmaTarget:
-    """C by TMA stores, which one warp of the consumer issues. Another target has the same two methods.
+    """C by TMA stores, which one warp of the consumer issues. Another target has the same two methods."""
 
-    Args:
-        atom: the TMA store of one box.
-        shared: partitioned chunk buffers, (box, buffer).
-        output: partitioned C, (box, row of boxes, chunk column).
-        transposed: True if rows of the tile are columns of C.
-        boxes: of a chunk, one below the other.
-        stores: true in the warp that issues the stores.
-        policy: of the L2 for what is stored, or None.
-    """
-
-    atom: cute.CopyAtom
-    shared: cute.Tensor
-    output: cute.Tensor
-    transposed: bool
-    boxes: int
-    stores: Boolean
-    policy: int | None
+    atom: cute.CopyAtom  # the TMA store of one box
+    shared: cute.Tensor  # partitioned chunk buffers, (box, buffer)
+    output: cute.Tensor  # partitioned C, (box, row of boxes, chunk column)
+    transposed: bool  # True if rows of the tile are columns of C
+    boxes: int  # of a chunk, one below the other
+    stores: Boolean  # true in the warp that issues the stores
+    policy: int | None  # of the L2 for what is stored, or None
 
     @cute.jit
     def wait_reads(self, pending: cutlass.Constexpr[int]) -> None:
@@ -247,27 +209,16 @@ def own_chunks(accumulators: cute.Tensor, size: cutlass.Constexpr[int], parts: i
 
 @dataclass(frozen=True)
 class ConsumerEpilogue:
-    """The store role of one consumer warpgroup.
-
-    Args:
-        chunks: of the kernel.
-        target: takes staged chunks to C.
-        steps: what is done to a chunk before it is rounded, in this order.
-        copy: registers to shared memory for one chunk, partitioned for a warpgroup.
-        values: shape of one thread's part of a chunk, for the copy.
-        registers: this thread's view of the shared buffers, (copy..., buffer).
-        thread: within the warpgroup.
-        barrier: id of the named barrier of this consumer's 128 threads.
-    """
+    """The store role of one consumer warpgroup."""
 
     chunks: Chunks
-    target: Any
-    steps: tuple[Step, ...]
-    copy: cute.TiledCopy
-    values: cute.Shape
-    registers: cute.Tensor
-    thread: Int32
-    barrier: Int32
+    target: Any  # takes staged chunks to C
+    steps: tuple[Step, ...]  # what is done to a chunk before it is rounded, in this order
+    copy: cute.TiledCopy  # registers to shared memory for one chunk, partitioned for a warpgroup
+    values: cute.Shape  # shape of one thread's part of a chunk, for the copy
+    registers: cute.Tensor  # this thread's view of the shared buffers, (copy..., buffer)
+    thread: Int32  # within the warpgroup
+    barrier: Int32  # id of the named barrier of this consumer's 128 threads
 
     @property
     def buffers(self) -> int:
@@ -324,17 +275,14 @@ class ConsumerEpilogue:
         sums: Any = None,
         first: Int32 | None = None,
     ) -> None:
-        """Store one share.
+        """Store one share, the accumulators, to its region of the output.
 
         With two or more buffers a chunk costs one barrier: before it, the storing warp has made sure that the buffer
         of the *next* chunk is free; after it, the buffer of this chunk is written.
 
-        Args:
-            accumulators: fp32 registers of the share.
-            region: where the share lies in the output.
-            sums: adds up the chunks that this CTA owns; see :mod:`hopper_gemm.kernel.sums.reduction`. None if the
-                accumulators are the sums.
-            first: the first slot of the ring in which to stage; the stores have then read all slots on return.
+        ``sums`` adds up the chunks that this CTA owns (:mod:`hopper_gemm.kernel.sums.reduction`); None if the
+        accumulators are the sums. ``first`` is the first slot of the ring in which to stage; the stores have then read
+        all slots on return.
         """
         rows, columns = region.rows, region.columns
         chunks = rows * columns

@@ -390,7 +390,6 @@ class HopperGemm:
     """Classes of the tile order, of the tile scheduler and of the sums over split-K parts."""
 
     init_warp = INIT_WARP
-    """Warp that initialises the barriers."""
 
     @property
     def _scheduler(self) -> type[TileScheduler]:

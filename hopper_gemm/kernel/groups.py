@@ -75,25 +75,16 @@ def ragged_depth(operand: cute.Tensor) -> cute.Tensor:
 @dataclass(frozen=True)
 class GroupRaster(Raster):
     """The order of the tiles of a launch with groups: group after group. In a group of a batch it is the raster's; in
-    one of rows, strips of ``abreast`` tiles across C, each from the first row to the last.
+    one of rows, strips of ``abreast`` tiles across C, each from the first row to the last."""
 
-    Args:
-        groups_in_all: their number.
-        by_matrix: divisor: the tiles of a matrix of a batch, or of C of a group along k; None for groups of rows.
-        ends: address of the groups' ends; None for a batch.
-        most: rows of C, or k; of masked groups those of a group.
-        across: cluster tiles across C.
-        abreast: of them that advance together.
-        masked: True if ends are counts.
-    """
-
-    groups_in_all: Int32 | None = None
+    groups_in_all: Int32 | None = None  # their number
+    # divisor: the tiles of a matrix of a batch, or of C of a group along k; None for groups of rows
     by_matrix: Any = None
-    ends: Int64 | None = None
-    most: Int32 | None = None
-    across: Int32 | None = None
-    abreast: Int32 | None = None
-    masked: bool = False
+    ends: Int64 | None = None  # address of the groups' ends; None for a batch
+    most: Int32 | None = None  # rows of C, or k; of masked groups those of a group
+    across: Int32 | None = None  # cluster tiles across C
+    abreast: Int32 | None = None  # of them that advance together
+    masked: bool = False  # True if ends are counts
 
     @staticmethod
     def of_batch(
@@ -131,18 +122,13 @@ def _fields(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class GroupItem(Item):
-    """A tile of a group.
+    """A tile of a group."""
 
-    Args:
-        group: its number.
-        row, column: of C, with which the cluster tile of a group of rows begins.
-        end: of the group's rows; None for a batch.
-    """
-
-    group: Int32
+    group: Int32  # its number
+    # row, column: of C, with which the cluster tile of a group of rows begins
     row: Int32 | None = None
     column: Int32 | None = None
-    end: Int32 | None = None
+    end: Int32 | None = None  # of the group's rows; None for a batch
 
     def of_loads(self, loads: Loads, swapped: bool) -> Loads:
         """The loads of both operands in the item's group."""
@@ -159,18 +145,12 @@ class GroupItem(Item):
 
 @dataclass(frozen=True)
 class DepthItem(GroupItem):
-    """A tile of a group along k.
+    """A tile of a group along k."""
 
-    Args:
-        depth: elements of k of the group.
-        stop: where it ends.
-    """
-
-    depth: Int32 | None = None
-    stop: Int32 | None = None
+    depth: Int32 | None = None  # elements of k of the group
+    stop: Int32 | None = None  # where it ends
 
     def of_loads(self, loads: Loads, swapped: bool) -> Loads:
-        """The loads of both operands in the item's group."""
         planes = Int32(DEEP), self.stop
         return loads.of_group(planes, planes, DEEP - self.depth)
 
@@ -180,7 +160,6 @@ class BatchWalk(Walk):
     """Cluster c of C takes tiles c, c + C, ... of all matrices, matrix after matrix."""
 
     def item(self, at: Int32) -> GroupItem:
-        """The item at a place."""
         group, tile = divmod(at, self.raster.by_matrix)
         return GroupItem(tile, 0, self.k_first, self.k_tiles, group)
 
@@ -189,19 +168,14 @@ class BatchWalk(Walk):
         return index
 
     def neighbours(self, at: Int32) -> tuple[Boolean, Boolean]:
-        """Return whether another consumer's tile precedes, and follows, the one at a place."""
         return at >= self.raster.clusters, at + self.raster.clusters < self.raster.items
 
 
 @dataclass(frozen=True)
 class DepthWalk(BatchWalk):
-    """The same of groups along k, each with as many stages as it takes.
+    """The same of groups along k, each with as many stages as it takes."""
 
-    Args:
-        tile_k: elements of k of a stage.
-    """
-
-    tile_k: int
+    tile_k: int  # elements of k of a stage
 
     def item(self, at: Int32) -> DepthItem:
         """The item at a place: of an empty group one stage."""
@@ -228,39 +202,27 @@ class DepthWalk(BatchWalk):
 
 @dataclass(frozen=True)
 class GroupPlace(Bundle):
-    """Place of a walk over groups of rows.
+    """Place of a walk over groups of rows."""
 
-    Args:
-        index: number of the tile.
-        group: to which it belongs; behind the last one if there is no such tile.
-        base: number of the group's first tile.
-        start, end: rows of the group.
-        total: tiles of all groups, where it is needed.
-    """
-
-    index: Int32
-    group: Int32
-    base: Int32
+    index: Int32  # number of the tile
+    group: Int32  # to which it belongs; behind the last one if there is no such tile
+    base: Int32  # number of the group's first tile
+    # start, end: rows of the group
     start: Int32
     end: Int32
-    total: Int32 | int = 0
+    total: Int32 | int = 0  # tiles of all groups, where it is needed
 
 
 @dataclass(frozen=True)
 class RowsWalk(Walk):
-    """Cluster c of C takes tiles c, c + C, ... of all groups of rows. A warp looks at 32 groups at once.
+    """Cluster c of C takes tiles c, c + C, ... of all groups of rows. A warp looks at 32 groups at once."""
 
-    Args:
-        rows, columns: of C that a cluster tile covers.
-        counted: True if the number of all tiles is needed, as in pingpong.
-    """
-
+    # rows, columns: of C that a cluster tile covers
     rows: int
     columns: int
-    counted: bool
+    counted: bool  # True if the number of all tiles is needed, as in pingpong
 
     def start(self, state: RingState) -> GroupPlace:
-        """The first place."""
         return self._sought(replace(self._before, total=self.total() if self.counted else 0))
 
     def total(self) -> Int32:
@@ -273,11 +235,9 @@ class RowsWalk(Walk):
         return GroupPlace(Int32(self.first), Int32(-1), zero, zero, zero)
 
     def more(self, at: GroupPlace) -> Boolean:
-        """Return True if there is an item at a place."""
         return at.group < self.raster.groups_in_all
 
     def item(self, at: GroupPlace) -> GroupItem:
-        """The item at a place."""
         raster, number = self.raster, at.index - at.base
         strip = self._down(at.end - at.start) * raster.abreast
         left = number // strip * raster.abreast
@@ -287,15 +247,12 @@ class RowsWalk(Walk):
         return GroupItem(Int32(0), 0, self.k_first, self.k_tiles, at.group, row, column, at.end)
 
     def next(self, at: GroupPlace, state: RingState) -> GroupPlace:
-        """The next place."""
         return self.at(at, at.index + self.stride)
 
     def at(self, before: GroupPlace, index: Int32) -> GroupPlace:
-        """The place of a number that follows another place's."""
         return self._sought(replace(before, index=index))
 
     def neighbours(self, at: GroupPlace) -> tuple[Boolean, Boolean]:
-        """Return whether another consumer's tile precedes, and follows, the one at a place."""
         return at.index >= self.raster.clusters, at.index + self.raster.clusters < at.total
 
     def _down(self, rows: Int32) -> Int32:
@@ -350,49 +307,36 @@ class Taken(Bundle):
 
 @dataclass(frozen=True)
 class DynamicGroups:
-    """The dynamic scheduler over groups.
+    """The dynamic scheduler over groups; its methods are those of :class:`hopper_gemm.kernel.work.DynamicWalk`."""
 
-    Args:
-        numbers: the walk over numbers.
-        tiles: the static walk, which knows the tile of a number.
-    """
-
-    numbers: DynamicWalk
-    tiles: Walk
+    numbers: DynamicWalk  # the walk over numbers
+    tiles: Walk  # the static walk, which knows the tile of a number
 
     @property
     def ending(self) -> Int32:
-        """Message of the producer after the last item."""
         return self.numbers.ending
 
     def number(self, at: Taken) -> Int32:
-        """Message of the producer with an item."""
         return at.taken.index
 
     def start(self, state: RingState) -> Taken:
-        """Ask for the first item, and wait for it."""
         taken = self.numbers.start(state)
         return Taken(taken, self.tiles.at(self.tiles.start(state), taken.index))
 
     def more(self, at: Taken) -> Boolean:
-        """Return True if there is an item."""
         return self.numbers.more(at.taken)
 
     def item(self, at: Taken) -> GroupItem:
-        """The item."""
         return self.tiles.item(at.tile)
 
     def ask(self, at: Taken) -> Taken:
-        """Ask for the next number. By a warp."""
         return replace(at, taken=self.numbers.ask(at.taken))
 
     def next(self, at: Taken, state: RingState) -> Taken:
-        """Wait for the requested number. By a warp."""
         taken = self.numbers.next(at.taken, state)
         return Taken(taken, self.tiles.at(at.tile, taken.index))
 
     def leave(self, at: Taken) -> None:
-        """Wait until every number has been taken out of the mailboxes."""
         self.numbers.leave(at.taken)
 
 
@@ -406,31 +350,22 @@ class ReceivedTile(Bundle):
 
 @dataclass(frozen=True)
 class ReceivedGroups(Static):
-    """The consumer's side of :class:`DynamicGroups`.
+    """The consumer's side of :class:`DynamicGroups`."""
 
-    Args:
-        numbers: the walk over numbers.
-        tiles: the static walk, which knows the tile of a number.
-    """
-
-    numbers: ReceivedWalk
-    tiles: Walk
+    numbers: ReceivedWalk  # the walk over numbers
+    tiles: Walk  # the static walk, which knows the tile of a number
 
     def start(self, state: RingState) -> ReceivedTile:
-        """Wait for the first item."""
         index = self.numbers.start(state)
         return ReceivedTile(index, self.tiles.at(self.tiles.start(state), index))
 
     def more(self, at: ReceivedTile) -> Boolean:
-        """Return True if there is an item."""
         return self.numbers.more(at.index)
 
     def item(self, at: ReceivedTile) -> GroupItem:
-        """The item."""
         return self.tiles.item(at.tile)
 
     def next(self, at: ReceivedTile, state: RingState) -> ReceivedTile:
-        """Wait for the next item."""
         index = self.numbers.next(at.index, state)
         return ReceivedTile(index, self.tiles.at(at.tile, index))
 
@@ -440,7 +375,6 @@ class GroupScheduler(TileScheduler):
     """The tiles of a CTA of a launch with groups."""
 
     def producer(self) -> Walk | DynamicGroups:
-        """The producer's walk."""
         if self.config.scheduler == "static":
             return self.static()
         tiles, numbers = self._from_zero(), super().producer()
@@ -449,7 +383,6 @@ class GroupScheduler(TileScheduler):
         return DynamicGroups(numbers, tiles)
 
     def consumer(self, number: Int32 | None) -> Walk | ReceivedGroups:
-        """A consumer's walk."""
         if self.config.scheduler == "static":
             return self.static(number)
         return ReceivedGroups(super().consumer(number), self._from_zero())
@@ -465,7 +398,6 @@ class GroupScheduler(TileScheduler):
         return row + self.place.rank_m * self.covers[0], column + self.place.rank_n * self.covers[1]
 
     def static(self, number: Int32 | None = None) -> Walk:
-        """The static walk; for a pingpong consumer every other item."""
         plain = vars(super().static(number))
         if self.raster.by_matrix is not None:
             deep = self.raster.ends is not None

@@ -44,37 +44,26 @@ class OperandLoad:
     A tile is cut along its rows into equal slices, and a slice along its depth into boxes. In a cluster, CTAs that
     share the tile load some of the slices each, or one box of each slice, or everything on alternate stages, and
     multicast that to all sharers.
-
-    Args:
-        atom: the TMA copy of one slice.
-        shared: partitioned shared memory, (element, (slice, box, stage)).
-        source: partitioned global tensor, (element, (slice, box) of the whole matrix).
-        by_rows: True if rows are contiguous, False if depth is.
-        slices: slices of a tile.
-        boxes: TMA boxes of a slice, side by side along k.
-        first, count: the first slice that this CTA loads, and how many.
-        first_box, box_count: the same of the boxes of each slice.
-        turn: alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...;
-            None: every stage.
-        mask: CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast.
-        planes: further coordinates of an operand of groups.
-        depth: with which a group along k begins.
     """
 
-    atom: cute.CopyAtom
-    shared: cute.Tensor
-    source: cute.Tensor
-    by_rows: bool
-    slices: int
-    boxes: int
+    atom: cute.CopyAtom  # the TMA copy of one slice
+    shared: cute.Tensor  # partitioned shared memory, (element, (slice, box, stage))
+    source: cute.Tensor  # partitioned global tensor, (element, (slice, box) of the whole matrix)
+    by_rows: bool  # True if rows are contiguous, False if depth is
+    slices: int  # slices of a tile
+    boxes: int  # TMA boxes of a slice, side by side along k
+    # first, count: the first slice that this CTA loads, and how many
     first: Int32 | int
     count: int
+    # first_box, box_count: the same of the boxes of each slice
     first_box: Int32 | int
     box_count: int
+    # alternating multicast: rank and number of the sharers; this CTA loads stages rank, rank + number, ...; None: every
+    # stage
     turn: tuple[Int32, int] | None
-    mask: Int16 | None
-    planes: tuple[Int32 | int, ...] = ()
-    depth: Int32 | int = 0
+    mask: Int16 | None  # CTAs of the cluster that receive the slices, one bit per rank; 0 without multicast
+    planes: tuple[Int32 | int, ...] = ()  # further coordinates of an operand of groups
+    depth: Int32 | int = 0  # with which a group along k begins
 
     @cute.jit
     def issue(self, first_row: Int32, k_tile: Int32, stage: Int32, full: cute.Pointer) -> None:
@@ -120,14 +109,10 @@ class OperandLoad:
 
 @dataclass(frozen=True)
 class Loads:
-    """Both operands' loads of one output tile's stages, by TMA. One warp issues them.
-
-    Args:
-        ring: the ring to fill.
-        a, b: the operands' loads.
-    """
+    """Both operands' loads of one output tile's stages, by TMA. One warp issues them."""
 
     ring: Ring
+    # a, b: the operands' loads
     a: OperandLoad
     b: OperandLoad
 
@@ -153,26 +138,16 @@ class Operand:
     swizzle. Contiguous along its rows, the swizzle spans rows and one box is one span of rows, as deep as the tile; or
     as a CTA's part of the tile's depth, where the spans cannot be shared out among the CTAs that share the tile. Either
     way the boxes of a slice of rows lie side by side in shared memory, as wgmma requires.
-
-    Args:
-        dtype: of its elements.
-        tile: rows of a CTA's tile.
-        share: rows that one consumer reads.
-        tile_k: depth of a stage, in elements.
-        stages: of the ring.
-        sharers: CTAs of the cluster that share the tile.
-        turns: True for alternating multicast, False for split multicast.
-        by_rows: True if rows are contiguous, False if depth is.
     """
 
-    dtype: type[cutlass.Numeric]
-    tile: int
-    share: int
-    tile_k: int
-    stages: int
-    sharers: int
-    turns: bool
-    by_rows: bool
+    dtype: type[cutlass.Numeric]  # of its elements
+    tile: int  # rows of a CTA's tile
+    share: int  # rows that one consumer reads
+    tile_k: int  # depth of a stage, in elements
+    stages: int  # of the ring
+    sharers: int  # CTAs of the cluster that share the tile
+    turns: bool  # True for alternating multicast, False for split multicast
+    by_rows: bool  # True if rows are contiguous, False if depth is
 
     loading = OperandLoad
 

@@ -135,25 +135,15 @@ class RingState:
 
 @dataclass(frozen=True)
 class Ring:
-    """The barriers of the ring and what each role does with them.
+    """The barriers of the ring and what each role does with them."""
 
-    Args:
-        barriers: shared memory for the mbarriers: all full barriers, then all empty ones.
-        stages: slots.
-        load_bytes: bytes that complete a slot's full barrier, beside its arrivals.
-        loading: arrivals on a full barrier in one round.
-        reading: arrivals on an empty barrier in one round, by the consumers of one CTA.
-        cluster: CTAs of the cluster along m and along n.
-        tags: shared memory for a number that travels with each slot, or None; see :meth:`tag`.
-    """
-
-    barriers: cute.Pointer
-    stages: int
-    load_bytes: int
-    loading: int
-    reading: int
-    cluster: tuple[int, int]
-    tags: cute.Pointer | None = None
+    barriers: cute.Pointer  # shared memory for the mbarriers: all full barriers, then all empty ones
+    stages: int  # slots
+    load_bytes: int  # bytes that complete a slot's full barrier, beside its arrivals
+    loading: int  # arrivals on a full barrier in one round
+    reading: int  # arrivals on an empty barrier in one round, by the consumers of one CTA
+    cluster: tuple[int, int]  # CTAs of the cluster along m and along n
+    tags: cute.Pointer | None = None  # shared memory for a number that travels with each slot, or None; see :meth:`tag`
 
     def full(self, load: int = 0) -> cute.Pointer:
         """The first full barrier of a load: 0 for A, 1 for B, which share it."""
@@ -190,14 +180,8 @@ class Ring:
 
     @cute.jit
     def expect(self, index: Int32, tag: Int32 | None = None) -> None:
-        """Announce the bytes of the slot's loads on its full barrier, before the first of them is issued. By one warp.
-
-        Several loads may complete one barrier: it waits for the sum of their bytes.
-
-        Args:
-            index: the slot.
-            tag: number that goes with it, or None.
-        """
+        """Announce the bytes of the slot's loads on its full barrier, before the first of them is issued, and write the
+        slot's tag, if any. By one warp. Several loads may complete one barrier: it waits for the sum of their bytes."""
         with cute.arch.elect_one():
             self.put(index, tag)
             cute.arch.mbarrier_arrive_and_expect_tx(self.full() + index, self.load_bytes)
@@ -261,16 +245,12 @@ class Ring:
         )
 
     def release(self, index: Int32, target: Int32, arrives: Boolean | None) -> None:
-        """Release a slot. By every lane of a consumer warp; the lanes for which ``arrives`` is true arrive, or all.
+        """Release a slot that this warp has read to the end. By every lane of a consumer warp; the lanes for which
+        ``arrives`` is true arrive (:meth:`arrives`), or all where it is None, each on its :meth:`release_target`.
 
         One predicated instruction: with a branch around it, the compiler moves the address of the peer's barrier into
         the branch and computes it anew for every stage, a tenth of all instructions of the main loop. The warp is
         converged here, since waiting for a wgmma group is an instruction of the whole warp: no other sync is needed.
-
-        Args:
-            index: the slot, read to the end by this warp.
-            target: of this lane; see :meth:`release_target`.
-            arrives: true for the lanes that :meth:`arrives` names; None for every lane.
         """
         space = "cta" if self.readers == 1 else "cluster"
         inline_ptx(

@@ -12,28 +12,18 @@ from hopper_gemm.model import hopper
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one thread.
+    """The place of one thread."""
 
-    Args:
-        thread: within its CTA.
-        lane: within its warp.
-        warp: of its CTA.
-        warpgroup: of its CTA.
-        rank_m, rank_n: of its CTA within the cluster.
-        cluster: of the grid.
-        part: split-K part of its CTA; 0 if the cluster does not split k.
-        shape: CTAs of the cluster along m and n.
-    """
-
-    thread: Int32
-    lane: Int32
-    warp: Int32
-    warpgroup: Int32
+    thread: Int32  # within its CTA
+    lane: Int32  # within its warp
+    warp: Int32  # of its CTA
+    warpgroup: Int32  # of its CTA
+    # rank_m, rank_n: of its CTA within the cluster
     rank_m: Int32 | int
     rank_n: Int32 | int
-    cluster: Int32
-    part: Int32 | int
-    shape: tuple[int, int]
+    cluster: Int32  # of the grid
+    part: Int32 | int  # split-K part of its CTA; 0 if the cluster does not split k
+    shape: tuple[int, int]  # CTAs of the cluster along m and n
 
     @staticmethod
     def here(shape: tuple[int, int], parts: int) -> Place:

@@ -19,15 +19,10 @@ from hopper_gemm.kernel.work import Item, Raster
 
 @dataclass(frozen=True)
 class Patience(Bundle):
-    """A producer's record of its meetings.
+    """A producer's record of its meetings."""
 
-    Args:
-        attended: number of meetings.
-        looks: reads of the counter that are left; 0 once a wait has failed.
-    """
-
-    attended: Int32
-    looks: Int32
+    attended: Int32  # number of meetings
+    looks: Int32  # reads of the counter that are left; 0 once a wait has failed
 
 
 @dataclass(frozen=True)
@@ -44,20 +39,13 @@ class Pace:
     No result depends on it. A producer whose wait fails, because an SM is busy or not all CTAs are resident, does not
     wait again in this launch, but still adds to the counter. So every launch adds the same to the counter, and the
     producer that adds the last 1 resets it to zero.
-
-    Args:
-        word: address of the counter.
-        every: stages from meeting to meeting.
-        ctas: of the launch.
-        meetings: meetings within the tiles that every CTA has in a static walk; no CTA waits at later ones.
-        total: additions to the counter in a launch.
     """
 
-    word: Int64
-    every: int
-    ctas: Int32
-    meetings: Int32
-    total: Int32
+    word: Int64  # address of the counter
+    every: int  # stages from meeting to meeting
+    ctas: Int32  # of the launch
+    meetings: Int32  # meetings within the tiles that every CTA has in a static walk; no CTA waits at later ones
+    total: Int32  # additions to the counter in a launch
 
     @staticmethod
     def of(word: Int64, every: int, raster: Raster, cluster_size: int, k_tiles: Int32) -> Pace:
@@ -103,43 +91,27 @@ class Pace:
 
 @dataclass(frozen=True)
 class Filling(Bundle):
-    """State of a producer.
+    """State of a producer."""
 
-    Args:
-        state: the next slot to fill.
-        seen: the observer.
-        walked: tiles loaded so far, counted only if ``reverse`` needs it.
-        patience: its record of meetings; None without pace.
-    """
-
-    state: RingState
+    state: RingState  # the next slot to fill
     seen: Observer
-    walked: Int32 | int
-    patience: Patience | None
+    walked: Int32 | int  # tiles loaded so far, counted only if ``reverse`` needs it
+    patience: Patience | None  # its record of meetings; None without pace
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Filling the ring by TMA. By one warp.
-
-    Args:
-        loads: of both operands.
-        peek: probe the next slot while this one loads, and block only if the probe failed.
-        reverse: load every other tile of a cluster from the end of k; with the dynamic scheduler, the tiles of every
-            other round of all clusters, since a tile's direction must not depend on the cluster that takes it.
-        pace: of the producers, or None.
-        tagged: True if stages carry the number of their item.
-        clusters: of the launch.
-        unroll: unroll factor of the loop.
-    """
+    """Filling the ring by TMA. By one warp."""
 
     loads: Loads
-    peek: bool
+    peek: bool  # probe the next slot while this one loads, and block only if the probe failed
+    # load every other tile of a cluster from the end of k; with the dynamic scheduler, the tiles of every other round
+    # of all clusters, since a tile's direction must not depend on the cluster that takes it
     reverse: bool
     pace: Pace | None
-    tagged: bool
-    clusters: Int32
-    unroll: int = 1
+    tagged: bool  # True if stages carry the number of their item
+    clusters: Int32  # of the launch
+    unroll: int = 1  # unroll factor of the loop
 
     @property
     def stride(self) -> int:

@@ -33,15 +33,12 @@ class Promotion:
     The blocks of 64 rows of a share are multiplied one after the other into one partial sum, since two whole sets of
     accumulators are more than a thread's registers. So the stages of an interval stay in the ring until the last block
     has read them.
-
-    Args:
-        partial: fp32 registers of 64 rows of the share.
-        stages: from one promotion to the next; what is left of a tile after whole intervals is promoted stage by stage.
-        scales: of blocks, one of each stage, which is promoted alone; None where the epilogue scales the sums, if any.
     """
 
-    partial: cute.Tensor
+    partial: cute.Tensor  # fp32 registers of 64 rows of the share
+    # from one promotion to the next; what is left of a tile after whole intervals is promoted stage by stage
     stages: int
+    # of blocks, one of each stage, which is promoted alone; None where the epilogue scales the sums, if any
     scales: BlockScales | None = None
 
     def of_tile(self, row: Int32, column: Int32, k_first: Int32 | int, group: Int32 | None) -> Promotion:

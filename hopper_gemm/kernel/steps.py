@@ -78,22 +78,15 @@ class Functions:
 
 @dataclass(frozen=True)
 class Addend:
-    """A vector or matrix in global memory, read by each thread where its accumulators lie.
+    """A vector or matrix in global memory, read by each thread where its accumulators lie."""
 
-    Args:
-        address: of the first element.
-        pitch: bytes from row to row of C; 0 for a vector.
-        m, n: of C.
-        dtype: of the elements.
-        apart: bytes from group to group.
-    """
-
-    address: Int64
-    pitch: Int64 | int
+    address: Int64  # of the first element
+    pitch: Int64 | int  # bytes from row to row of C; 0 for a vector
+    # m, n: of C
     m: Int32
     n: Int32
-    dtype: type[cutlass.Numeric]
-    apart: Int64 | int = 0
+    dtype: type[cutlass.Numeric]  # of the elements
+    apart: Int64 | int = 0  # bytes from group to group
 
     @staticmethod
     def of(tensor: cute.Tensor, m: Int32, n: Int32) -> Addend:
@@ -152,23 +145,16 @@ class Addend:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of accumulators as one thread holds it.
+    """A chunk of accumulators as one thread holds it."""
 
-    Args:
-        values: its registers, four for each 8 columns.
-        row, column: the row of this thread's first value, and the column with which the chunk begins, counted as the
-            tile's rows and columns are.
-        lane: within the warp.
-        before: columns of the consumer's share before the chunk.
-        columns: of the chunk.
-    """
-
-    values: cute.Tensor
+    values: cute.Tensor  # its registers, four for each 8 columns
+    # row, column: the row of this thread's first value, and the column with which the chunk begins, counted as the
+    # tile's rows and columns are
     row: Int32 | None = None
     column: Int32 | None = None
-    lane: Int32 | None = None
-    before: Int32 | int = 0
-    columns: int = 0
+    lane: Int32 | None = None  # within the warp
+    before: Int32 | int = 0  # columns of the consumer's share before the chunk
+    columns: int = 0  # of the chunk
 
     def piece(self, first: int, count: int, offset: int = 0) -> cute.Tensor:
         """The registers of ``count`` groups of 8 columns, ``offset`` registers further on."""
@@ -201,20 +187,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Scales(Step):
-    """Multiply by the scales of FP8 operands.
+    """Multiply by the scales of FP8 operands."""
 
-    Args:
-        rows, columns: the scales, one for each row and column of C as the tile sees it, or one of all.
-        whole: True if there is one of each operand.
-        transposed: True if rows of the tile are columns of C, so that a pair of the tile's columns may begin anywhere.
-        factors: of the chunk at hand: of this thread's two rows, or the product of both scales.
-    """
-
+    # rows, columns: the scales, one for each row and column of C as the tile sees it, or one of all
     rows: Addend
     columns: Addend
-    whole: bool
+    whole: bool  # True if there is one of each operand
+    # True if rows of the tile are columns of C, so that a pair of the tile's columns may begin anywhere
     transposed: bool
-    factors: tuple[Float32, ...] = ()
+    factors: tuple[Float32, ...] = ()  # of the chunk at hand: of this thread's two rows, or the product of both scales
 
     def of_tile(self, column: Int32, group: Int32 | None) -> Scales:
         """The step with the scales of B of a group."""
@@ -231,7 +212,6 @@ class Scales(Step):
         return replace(self, factors=(pair[0], pair[1]))
 
     def value(self, values, chunk: Chunk, first: int, count: int):
-        """The product."""
         if self.whole:
             return values * self.factors[0]
         begin, words = chunk.column + hopper.WGMMA_N_STEP * first + chunk.lane % 4 * 2, []
@@ -254,32 +234,22 @@ class Scale(Step):
     factor: Float32
 
     def value(self, values, chunk: Chunk, first: int, count: int):
-        """The product."""
         return values * self.factor
 
 
 @dataclass(frozen=True)
 class Bias(Step):
-    """Add a vector, one element a column of C.
+    """Add a vector, one element a column of C."""
 
-    Args:
-        addend: the vector.
-        transposed: True if rows of the tile are columns of C.
-        thread: within the warpgroup.
-        side: columns of C before this consumer's share of a tile.
-        ahead: columns of a share whose bias is read before its main loop; 0 to read it chunk by chunk.
-        words: of the bias of the share or chunk at hand, 64 columns each, two a lane; of a transposed chunk this
-            thread's two rows.
-        skipped: columns of the words before the chunk.
-    """
-
-    addend: Addend
-    transposed: bool
-    thread: Int32
-    side: Int32 | int
-    ahead: int
+    addend: Addend  # the vector
+    transposed: bool  # True if rows of the tile are columns of C
+    thread: Int32  # within the warpgroup
+    side: Int32 | int  # columns of C before this consumer's share of a tile
+    ahead: int  # columns of a share whose bias is read before its main loop; 0 to read it chunk by chunk
+    # of the bias of the share or chunk at hand, 64 columns each, two a lane; of a transposed chunk this thread's two
+    # rows
     words: tuple[Int32, ...] = ()
-    skipped: int = 0
+    skipped: int = 0  # columns of the words before the chunk
 
     def of_tile(self, column: Int32, group: Int32 | None) -> Bias:
         """The step with the bias of a group, and that of a share, if it is read ahead."""
@@ -320,54 +290,37 @@ class Bias(Step):
 
 @dataclass(frozen=True)
 class ActivationStep(Step):
-    """Apply a function of :data:`ACTIVATIONS`.
+    """Apply a function of :data:`ACTIVATIONS`."""
 
-    Args:
-        name: of the function.
-        out: name of the output's type, for which the function is exact enough.
-    """
-
-    name: str
-    out: str
+    name: str  # of the function
+    out: str  # name of the output's type, for which the function is exact enough
 
     def value(self, values, chunk: Chunk, first: int, count: int):
-        """The function's values."""
         return ACTIVATIONS[self.name].value(values, Functions, self.out)
 
 
 @dataclass(frozen=True)
 class Gate(Step):
-    """Multiply the activated gate by up, which the same thread holds.
+    """Multiply the activated gate by up, which the same thread holds."""
 
-    Args:
-        apart: registers from a value to the one by which it is multiplied.
-    """
-
-    apart: int
+    apart: int  # registers from a value to the one by which it is multiplied
 
     def value(self, values, chunk: Chunk, first: int, count: int):
-        """The product."""
         return values * chunk.piece(first, count, self.apart).load()
 
 
 @dataclass(frozen=True)
 class Residual(Step):
-    """Add a matrix of C's shape.
+    """Add a matrix of C's shape."""
 
-    Args:
-        addend: the matrix.
-        transposed: True if rows of the tile are columns of C.
-    """
-
-    addend: Addend
-    transposed: bool
+    addend: Addend  # the matrix
+    transposed: bool  # True if rows of the tile are columns of C
 
     def of_tile(self, column: Int32, group: Int32 | None) -> Residual:
         """The step with the matrix of a group."""
         return replace(self, addend=self.addend.of_group(group))
 
     def value(self, values, chunk: Chunk, first: int, count: int):
-        """The sum."""
         begin, words = chunk.column + hopper.WGMMA_N_STEP * first + chunk.lane % 4 * 2, []
         for j in range(count):
             for half in range(2):

@@ -57,37 +57,26 @@ NO_MORE = -1
 @dataclass(frozen=True)
 class Raster(Bundle):
     """The order of the cluster tiles, fixed for a launch. Made on the host; divisions on the device are by precomputed
-    multipliers.
+    multipliers."""
 
-    Args:
-        tiles: cluster tiles of the problem.
-        clusters: clusters of the launch, the stride of each walk. A launch argument costs no register; read from the
-            grid's size it would occupy a register throughout, which the largest shares spilled.
-        along_m: 1 to walk along m, 0 to walk along n.
-        groups: swizzle groups of full width.
-        width: of a group, in tiles.
-        last: the last step of a group, for a serpentine walk; -1 without.
-        by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group.
-        parts: split-K parts of a tile, where clusters take them one by one; else None, as all that follows.
-        all_parts: of all tiles.
-        by_part: 1 to take the first parts of all tiles first, 0 to take all parts of a tile first.
-        by_fast: divisor: what is taken first, the tiles of a part or the parts of a tile.
-        each, over: stages of a part, and parts that have one more.
-    """
-
-    tiles: Int32
+    tiles: Int32  # cluster tiles of the problem
+    # clusters of the launch, the stride of each walk. A launch argument costs no register; read from the grid's size it
+    # would occupy a register throughout, which the largest shares spilled.
     clusters: Int32
-    along_m: Int32
-    groups: Int32
-    width: Int32
-    last: Int32
+    along_m: Int32  # 1 to walk along m, 0 to walk along n
+    groups: Int32  # swizzle groups of full width
+    width: Int32  # of a group, in tiles
+    last: Int32  # the last step of a group, for a serpentine walk; -1 without
+    # by_group, by_width, by_rest: divisors: tiles of a group, its width, the width of the last group
     by_group: Any
     by_width: Any
     by_rest: Any
+    # split-K parts of a tile, where clusters take them one by one; else None, as all that follows
     parts: Int32 | None = None
-    all_parts: Int32 | None = None
-    by_part: Int32 | None = None
-    by_fast: Any = None
+    all_parts: Int32 | None = None  # of all tiles
+    by_part: Int32 | None = None  # 1 to take the first parts of all tiles first, 0 to take all parts of a tile first
+    by_fast: Any = None  # divisor: what is taken first, the tiles of a part or the parts of a tile
+    # each, over: stages of a part, and parts that have one more
     each: Int32 | None = None
     over: Int32 | None = None
 
@@ -104,16 +93,13 @@ class Raster(Bundle):
         by_part: Int32 | None = None,
         k_tiles: Int32 | None = None,
     ) -> Self:
-        """The order for a launch.
+        """The order for a launch; ``along_m``, ``parts`` and ``by_part`` as in the class.
 
         Args:
             tiles_m, tiles_n: cluster tiles along m and n.
-            along_m: 1 to walk along m, 0 to walk along n.
             swizzle: tiles of the other axis that advance together.
             serpentine: 1 to walk every other group in reverse, 0 not to.
             clusters: the most clusters that can be resident at once.
-            parts: split-K parts of a tile that clusters take one by one; None where they take whole tiles.
-            by_part: 1 to take the first parts of all tiles first, 0 to take all parts of a tile first.
             k_tiles: stages of a tile.
         """
         walk = cutlass.select_(along_m != 0, tiles_m, tiles_n)
@@ -177,31 +163,21 @@ class Raster(Bundle):
 
 @dataclass(frozen=True)
 class Item(Bundle):
-    """One work item.
+    """One work item."""
 
-    Args:
-        tile: place of its cluster tile in the raster's order.
-        part: split-K part; 0 if items are whole tiles.
-        k_first: first stage along k.
-        k_count: stages.
-    """
-
-    tile: Int32
-    part: Int32 | int
-    k_first: Int32 | int
-    k_count: Int32
+    tile: Int32  # place of its cluster tile in the raster's order
+    part: Int32 | int  # split-K part; 0 if items are whole tiles
+    k_first: Int32 | int  # first stage along k
+    k_count: Int32  # stages
 
 
 @dataclass(frozen=True)
 class Edge(Bundle):
     """Where the last tiles begin. Moved back to end with the matrix, they ask for no row outside of it, which TMA would
     fill with zeros and at a price (docs/neighbours.md); rows that two tiles have are computed and written twice, with
-    the same bits.
+    the same bits."""
 
-    Args:
-        row, column: the last of C with which a tile begins.
-    """
-
+    # row, column: the last of C with which a tile begins
     row: Int32
     column: Int32
 
@@ -240,35 +216,25 @@ class Static:
 
 @dataclass(frozen=True)
 class Walk(Static):
-    """Cluster c of C takes items c, c + C, c + 2C ...
-
-    Args:
-        raster: the order.
-        k_first, k_tiles: first stage and stages of every tile; with split-K in a cluster those of this CTA's part.
-        first: of this cluster, or of a pingpong consumer.
-        stride: from item to item.
-    """
+    """Cluster c of C takes items c, c + C, c + 2C ..."""
 
     raster: Raster
+    # k_first, k_tiles: first stage and stages of every tile; with split-K in a cluster those of this CTA's part
     k_first: Int32 | int
     k_tiles: Int32
-    first: Int32
-    stride: Int32
+    first: Int32  # of this cluster, or of a pingpong consumer
+    stride: Int32  # from item to item
 
     def start(self, state: RingState) -> Int32:
-        """The first place."""
         return Int32(self.first)
 
     def more(self, at: Int32) -> Boolean:
-        """Return True if there is an item at a place."""
         return at < self.raster.items
 
     def item(self, at: Int32) -> Item:
-        """The item at a place."""
         return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
-        """The next place."""
         return at + self.stride
 
     def neighbours(self, at: Any) -> tuple[Boolean, Boolean]:
@@ -278,17 +244,11 @@ class Walk(Static):
 
 @dataclass(frozen=True)
 class Asked(Bundle):
-    """Place of a producer that takes numbers from a counter.
+    """Place of a producer that takes numbers from a counter."""
 
-    Args:
-        index: number of the current item.
-        taken: last answer of the counter; in one lane, and not read before it is needed.
-        turn: numbers passed between the CTAs of the cluster so far.
-    """
-
-    index: Int32
-    taken: Int32
-    turn: Int32
+    index: Int32  # number of the current item
+    taken: Int32  # last answer of the counter; in one lane, and not read before it is needed
+    turn: Int32  # numbers passed between the CTAs of the cluster so far
 
 
 @dataclass(frozen=True)
@@ -302,25 +262,18 @@ class DynamicWalk:
 
     Every cluster takes numbers until a number is beyond the items, so that items + clusters numbers are taken in all;
     the producer that takes the last number resets the counter to zero for the next launch.
-
-    Args:
-        raster: the order.
-        k_first, k_tiles: stages of every tile.
-        word: address of the counter.
-        lane: within the producer's warp.
-        rank: of the CTA in its cluster.
-        size: CTAs of the cluster.
-        mailbox: shared memory, or None without a cluster: :data:`SLOTS` numbers, then barriers that say that a slot is
-            full, then (used in the first CTA) that it is empty.
     """
 
     raster: Raster
+    # k_first, k_tiles: stages of every tile
     k_first: Int32 | int
     k_tiles: Int32
-    word: Int64
-    lane: Int32
-    rank: Int32
-    size: int
+    word: Int64  # address of the counter
+    lane: Int32  # within the producer's warp
+    rank: Int32  # of the CTA in its cluster
+    size: int  # CTAs of the cluster
+    # shared memory, or None without a cluster: :data:`SLOTS` numbers, then barriers that say that a slot is full, then
+    # (used in the first CTA) that it is empty
     mailbox: cute.Pointer | None
 
     @property
@@ -329,7 +282,6 @@ class DynamicWalk:
         return Int32(NO_MORE)
 
     def number(self, at: Asked) -> Int32:
-        """Message of the producer with an item: the number of the item."""
         return at.index
 
     def start(self, state: RingState) -> Asked:
@@ -337,11 +289,9 @@ class DynamicWalk:
         return self.next(self.ask(Asked(Int32(0), Int32(0), Int32(0))), state)
 
     def more(self, at: Asked) -> Boolean:
-        """Return True if there is an item."""
         return at.index < self.raster.items
 
     def item(self, at: Asked) -> Item:
-        """The item."""
         return self.raster.item(at.index, self.k_first, self.k_tiles)
 
     def ask(self, at: Asked) -> Asked:
@@ -420,29 +370,21 @@ def _barriers(mailbox: cute.Pointer) -> cute.Pointer:
 
 @dataclass(frozen=True)
 class ReceivedWalk(Static):
-    """The consumer's side of :class:`DynamicWalk`: an item's number stands in the ring beside its first stage.
-
-    Args:
-        raster: the order.
-        k_first, k_tiles: stages of every tile.
-        ring: of stages.
-    """
+    """The consumer's side of :class:`DynamicWalk`: an item's number stands in the ring beside its first stage."""
 
     raster: Raster
+    # k_first, k_tiles: stages of every tile
     k_first: Int32 | int
     k_tiles: Int32
     ring: Ring
 
     def start(self, state: RingState) -> Int32:
-        """Wait for the first item."""
         return self.next(Int32(0), state)
 
     def more(self, at: Int32) -> Boolean:
-        """Return True if there is an item."""
         return at != NO_MORE
 
     def item(self, at: Int32) -> Item:
-        """The item."""
         return self.raster.item(at, self.k_first, self.k_tiles)
 
     def next(self, at: Int32, state: RingState) -> Int32:
@@ -453,30 +395,19 @@ class ReceivedWalk(Static):
 
 @dataclass(frozen=True)
 class TileScheduler:
-    """The tiles of a CTA, the same for all of its roles.
-
-    Args:
-        config: of the kernel.
-        raster: order of the tiles.
-        place: of the thread.
-        ring: of stages.
-        k_first, k_tiles: stages of every tile that this CTA multiplies.
-        workspace: of the launch, or None.
-        mailbox: shared memory of a cluster's dynamic scheduler, or None.
-        covers: rows and columns of C that a tile covers.
-        edge: where the last tiles begin; None if no tile is moved.
-    """
+    """The tiles of a CTA, the same for all of its roles."""
 
     config: Kernel
     raster: Raster
     place: Place
     ring: Ring
+    # k_first, k_tiles: stages of every tile that this CTA multiplies
     k_first: Int32 | int
     k_tiles: Int32
     workspace: Workspace | None
-    mailbox: cute.Pointer | None
-    covers: tuple[int, int]
-    edge: Edge | None
+    mailbox: cute.Pointer | None  # shared memory of a cluster's dynamic scheduler, or None
+    covers: tuple[int, int]  # rows and columns of C that a tile covers
+    edge: Edge | None  # where the last tiles begin; None if no tile is moved
 
     def origin(self, item: Item) -> tuple[Int32, Int32]:
         """Row and column of C with which the output tile of the thread's CTA in an item begins."""

@@ -155,7 +155,7 @@ def test_a_missing_or_damaged_file_is_named_with_the_fix(tmp_path):
 
 def test_a_kernel_that_does_not_compile_is_named_with_the_reason(tmp_path, monkeypatch):
     failed = {str(KERNELS[0].config): "compile error: no"}
-    monkeypatch.setattr("hopper_gemm.lab.guard.binaries.build", lambda *asked: SimpleNamespace(failed=failed))
+    monkeypatch.setattr(today, "build", lambda *asked: SimpleNamespace(failed=failed))
     with pytest.raises(ChildProcessError, match=r"128x.* must compile but does not \(compile error: no\); fix"):
         compiled(KERNELS[:1], tmp_path / "store")
 

@@ -77,18 +77,12 @@ class ClusterSum:
 
     The cluster meets three times for each tile: before the first part is sent (all reads of the ring have ended),
     before the first is added (all parts have landed), and before the ring is loaded again (all parts have been read).
-
-    Args:
-        landing: shared address, in every CTA the same, of this thread's first vector of its consumer's first part.
-        parts: CTAs of the cluster.
-        rank: of this CTA among them.
-        chunk: accumulator registers of a chunk.
     """
 
-    landing: Int32
-    parts: int
-    rank: Int32
-    chunk: int
+    landing: Int32  # shared address, in every CTA the same, of this thread's first vector of its consumer's first part
+    parts: int  # CTAs of the cluster
+    rank: Int32  # of this CTA among them
+    chunk: int  # accumulator registers of a chunk
 
     @staticmethod
     def of(ring: cute.Pointer, parts: int, rank: Int32, consumer: Int32, thread: Int32, size: int, chunk: int):
@@ -157,25 +151,15 @@ class ClusterSum:
 
 @dataclass(frozen=True)
 class WorkspaceSum:
-    """One consumer thread's share of the sums of one tile through a workspace.
+    """One consumer thread's share of the sums of one tile through a workspace."""
 
-    Args:
-        sums: global address of this thread's first vector of the tile's first part.
-        ledger: of this consumer's share.
-        step: bytes from part to part in ``sums``.
-        parts: into which k is divided.
-        rank: of this part.
-        chunks: of this consumer's share.
-        chunk: accumulator registers of a chunk.
-    """
-
-    sums: Int64
-    ledger: Ledger
-    step: int
-    parts: Int32
-    rank: Int32
-    chunks: int
-    chunk: int
+    sums: Int64  # global address of this thread's first vector of the tile's first part
+    ledger: Ledger  # of this consumer's share
+    step: int  # bytes from part to part in ``sums``
+    parts: Int32  # into which k is divided
+    rank: Int32  # of this part
+    chunks: int  # of this consumer's share
+    chunk: int  # accumulator registers of a chunk
 
     @staticmethod
     def of(
@@ -189,17 +173,9 @@ class WorkspaceSum:
         thread: Int32,
         barrier: Int32,
     ) -> WorkspaceSum:
-        """The sums of a thread. ``workspace.sums`` is (cluster tiles, parts, shares, accumulators / 4, 128 threads, 4).
-
-        Args:
-            workspace: of the launch.
-            item: the part of a tile at hand.
-            parts, chunk: as in the class.
-            share: number of its consumer among the ``shares`` of a cluster.
-            size: its accumulators.
-            thread: within its warpgroup.
-            barrier: id of the named barrier of this consumer's 128 threads.
-        """
+        """The sums of a thread, of the part of a tile that is ``item``. ``share`` is its consumer's number among the
+        ``shares`` of a cluster, ``size`` its accumulators, ``barrier`` the named barrier of its consumer's 128 threads.
+        ``workspace.sums`` is (cluster tiles, parts, shares, accumulators / 4, 128 threads, 4)."""
         each = size // VECTOR * ROW_BYTES
         step = shares * each
         own = Int64(item.tile * parts) * step + Int64(share) * each + Int64(thread) * VECTOR_BYTES
@@ -251,19 +227,12 @@ Reduction = Whole | ClusterSum | WorkspaceSum
 
 @dataclass(frozen=True)
 class Parts:
-    """One consumer's sums, the same for all its tiles.
-
-    Args:
-        config: the resolved kernel.
-        scheduler: of the CTA.
-        consumer: number of the warpgroup among the consumers.
-        ring: shared address of the ring's memory, in which the CTAs of a cluster add up.
-    """
+    """One consumer's sums, the same for all its tiles."""
 
     config: Kernel
     scheduler: TileScheduler
-    consumer: Int32
-    ring: cute.Pointer
+    consumer: Int32  # number of the warpgroup among the consumers
+    ring: cute.Pointer  # shared address of the ring's memory, in which the CTAs of a cluster add up
 
     def reduction(self, item: Item, size: int, chunk: int) -> Reduction:
         """The reduction of an item; ``size`` is a thread's accumulators, ``chunk`` those of one chunk."""

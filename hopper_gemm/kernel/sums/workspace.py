@@ -56,15 +56,10 @@ side differ by a few microseconds; a part that runs in a later wave is not worth
 
 @dataclass(frozen=True)
 class Workspace(Bundle):
-    """A launch's workspace.
+    """A launch's workspace."""
 
-    Args:
-        sums: fp32.
-        words: int32, zero between launches.
-    """
-
-    sums: cute.Tensor
-    words: cute.Tensor
+    sums: cute.Tensor  # fp32
+    words: cute.Tensor  # int32, zero between launches
 
     def word(self, number: Int32 | int) -> Int64:
         """Address of a word."""
@@ -77,19 +72,12 @@ class Workspace(Bundle):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The word of a share, as a consumer's warpgroup uses it.
+    """The word of a share, as a consumer's warpgroup uses it."""
 
-    Args:
-        word: its address.
-        parts: number of parts.
-        first: true in the thread that accesses the word for the warpgroup.
-        barrier: id of the named barrier of its 128 threads.
-    """
-
-    word: Int64
-    parts: Int32 | int
-    first: Boolean
-    barrier: Int32
+    word: Int64  # its address
+    parts: Int32 | int  # number of parts
+    first: Boolean  # true in the thread that accesses the word for the warpgroup
+    barrier: Int32  # id of the named barrier of its 128 threads
 
     def sync(self) -> None:
         """A barrier of the warpgroup."""
@@ -150,16 +138,9 @@ class Ledger:
 def gather(
     values: cute.Tensor, base: Int64, step: Int64 | int, first: Int32 | int, parts: Int32 | int, aside: int = 0
 ) -> None:
-    """Add the parts' values to a thread's values, one part after the other.
-
-    Args:
-        values: fp32, a multiple of :data:`VECTOR`.
-        base: address of part 0's first vector of this thread.
-        step: bytes from part to part.
-        first: the first part.
-        parts: number of the last part, plus 1.
-        aside: bytes by which part 0 lies further on.
-    """
+    """Add the values of parts ``first`` to ``parts`` - 1 to a thread's fp32 values, a multiple of :data:`VECTOR`, one
+    part after the other. A part's first vector of this thread is ``step`` bytes times its number behind ``base``; that
+    of part 0 lies ``aside`` bytes further on."""
     for part in cutlass.range(Int32(first), Int32(parts), unroll=1):
         at = base + Int64(part) * step
         if cutlass.const_expr(aside > 0):

@@ -28,25 +28,18 @@ WORDS = PIECE_BYTES // 4
 
 @dataclass(frozen=True)
 class Rows(Bundle):
-    """Rows to copy, and where to; addresses and pitches in bytes.
+    """Rows to copy, and where to; addresses and pitches in bytes."""
 
-    Args:
-        source, pitch: address of the first element, and from row to row.
-        target, target_pitch: the same of the copy, both multiples of 16.
-        rows: to copy; 0 for none.
-        size: bytes of a row.
-        pieces: of a copied row.
-        ctas: that copy.
-    """
-
+    # source, pitch: address of the first element, and from row to row
     source: Int64
     pitch: Int64
+    # target, target_pitch: the same of the copy, both multiples of 16
     target: Int64
     target_pitch: Int64
-    rows: Int32
-    size: Int64
-    pieces: Int32
-    ctas: Int32
+    rows: Int32  # to copy; 0 for none
+    size: Int64  # bytes of a row
+    pieces: Int32  # of a copied row
+    ctas: Int32  # that copy
 
     @staticmethod
     def of(source: Int64, pitch: Int64, target: Int64, rows: Int32, size: Int32) -> Rows:

@@ -24,28 +24,18 @@ Found by compiling: with 39 left beside 216 accumulators two stores at once spil
 @dataclass(frozen=True)
 class ThreadTarget:
     """C by stores of a consumer's threads, from the buffers in which chunks are staged. A policy of the L2 is not
-    heeded.
+    heeded."""
 
-    Args:
-        shared: chunk buffers of the consumer, (rows, columns, buffer).
-        address: global address of C's first element.
-        pitch: bytes from row to row of C.
-        m, n: of C.
-        transposed: True if rows of a chunk are columns of C.
-        thread: within the warpgroup.
-        unroll: stores of a thread under way at once.
-        swizzle: of the shared buffers.
-    """
-
-    shared: cute.Tensor
-    address: Int64
-    pitch: Int64
+    shared: cute.Tensor  # chunk buffers of the consumer, (rows, columns, buffer)
+    address: Int64  # global address of C's first element
+    pitch: Int64  # bytes from row to row of C
+    # m, n: of C
     m: Int32
     n: Int32
-    transposed: bool
-    thread: Int32
-    unroll: int
-    swizzle: cute.Swizzle
+    transposed: bool  # True if rows of a chunk are columns of C
+    thread: Int32  # within the warpgroup
+    unroll: int  # stores of a thread under way at once
+    swizzle: cute.Swizzle  # of the shared buffers
 
     @staticmethod
     def of(chunks: Chunks, shared: cute.Tensor, c: cute.Tensor, thread: Int32) -> ThreadTarget:
@@ -78,13 +68,8 @@ class ThreadTarget:
     def _copy_out(
         self, kind: cutlass.Constexpr[type], slot: int | tuple[int, Int32], row: Int32, column: Int32
     ) -> None:
-        """Copy a chunk in units of a type, threads of a warp along a row of C.
-
-        Args:
-            kind: of the units; a word holds two 16-bit elements.
-            slot: the buffer.
-            row, column: of the output, with which the chunk begins.
-        """
+        """Copy a chunk, which begins at a row and column of the output, in units of a type, threads of a warp along a
+        row of C; a word holds two 16-bit elements."""
         size, width = self.shared.element_type.width // 8, self.shared.element_type.width
         pointer = cute.recast_ptr(self.shared.iterator, swizzle_=self.swizzle, dtype=kind)  # it drops the pointer's own
         units = cute.make_tensor(pointer, cute.recast_layout(kind.width, width, self.shared.layout))

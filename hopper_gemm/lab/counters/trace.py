@@ -7,6 +7,7 @@ every step of the CTA's first tile. Its order of events is that of the timed ker
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,10 +126,9 @@ def trace(
     if not spec.rungs:
         raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
     names = {config: section.name for section, config in rungs(spec)}
-    child = Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
     moments: list[tuple[Any, ...]] = []
     traced, failed = 0, ""
-    try:
+    with closing(Child(factory, None, spec.seed, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})) as child:
         for point, why in points(spec).items():
             name, problem = names[point.config], point.problem
             reply = Reply("raised", error=why) if why else child.ask(point, POINT_SECONDS)
@@ -139,8 +139,6 @@ def trace(
             moments += [(name, problem.m, problem.n, problem.k, *moment) for moment in reply.value]
             traced += 1
             say(f"{name}, {problem}: {len(reply.value)} moments")
-    finally:
-        child.close()
     if not traced:
         raise ResultsError(f"nothing could be traced: {failed}")
     provenance: dict[str, Any] = {"spec": spec.as_dict(), "rungs": noted_rungs(spec)}

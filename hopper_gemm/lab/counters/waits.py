@@ -6,6 +6,7 @@ are shares, which the meter changes less than times.
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -118,11 +119,8 @@ def measure_waits(
 def meter(points: Sequence[Point], gpu: GpuId, store: Path | None) -> list[Counted]:
     """Return the waits of the roles of each point's kernel, measured by a process without a profiler. If it dies over a
     point, the next point starts a new process."""
-    child = Child(_metering, store, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
-    try:
+    with closing(Child(_metering, store, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})) as child:
         replies = [child.ask(point, POINT_SECONDS) for point in points]
-    finally:
-        child.close()
     return [
         reply.value if reply.kind == "answer" else Counted(point, reason=f"metered: {reply.error}")
         for point, reply in zip(points, replies, strict=True)

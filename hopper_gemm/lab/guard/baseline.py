@@ -1,4 +1,5 @@
-"""Baseline of the recorded binary of a problem, with which today's kernel is compared."""
+"""Baseline of the recorded binary of a problem, with which today's kernel is compared. Only a worker loads it: its
+imports are torch and the DSL, which a check's coordinator does without."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ object and the compiler's report.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +22,6 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.sealed import sealed, unsealed
-from hopper_gemm.serve.ahead.prebuild import build
 
 FOLDER = "recorded"
 """Folder of recorded binaries in a GPU's results folder."""
@@ -125,39 +123,3 @@ def read_binary(path: Path) -> RecordedBinary:
     if binary.description != path:
         raise RecordedBinaryError(f"{path} must have the name {binary.description.name}; restore it from git")
     return binary
-
-
-def kernel_name(kernel: KernelId) -> str:
-    """Name of a kernel: every parameter that shapes its machine code."""
-    parts = (kernel.config, kernel.dtype, kernel.layouts, "scattered" * kernel.scattered, kernel.observer)
-    return " ".join([*(str(part) for part in parts if part), *([str(kernel.finish)] if kernel.finish else [])])
-
-
-EVERY = 10
-"""Compiled kernels between two lines of progress."""
-
-
-def compiled(
-    kernels: Sequence[KernelId], store: Path | None = None, say: Callable[[str], None] = lambda line: None
-) -> dict[KernelId, CubinReport]:
-    """Return reports of kernels, which are compiled on all cores where a store lacks them, a second each; ``say`` is
-    called with a line of progress every few kernels.
-
-    Raises:
-        ChildProcessError: one does not compile; the message says why.
-    """
-    folder = store or default_store()
-
-    def watch(done: int, total: int) -> None:
-        if done % EVERY == 0 or done == total:
-            say(f"machine code of today: {done} of {total} kernels compiled")
-
-    built = build(kernels, folder, len(os.sched_getaffinity(0)), watch)
-    reports, kept = dict[KernelId, CubinReport](), KernelStore(folder)
-    for kernel in kernels:
-        report = kept.report(kernel)
-        if report is None:
-            reason = built.failed.get(str(kernel.config), "it is gone from the store")
-            raise ChildProcessError(f"{kernel_name(kernel)} must compile but does not ({reason}); fix the kernel")
-        reports[kernel] = report
-    return reports

@@ -19,18 +19,12 @@ from typing import Any
 
 from hopper_gemm.compiler.loader import LoadedKernel, compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store, versions
-from hopper_gemm.lab.guard.binaries import (
-    FOLDER,
-    RecordedBinary,
-    RecordedBinaryError,
-    compiled,
-    record_binary,
-    recorded_binaries,
-)
+from hopper_gemm.lab.guard.binaries import FOLDER, RecordedBinary, RecordedBinaryError, record_binary, recorded_binaries
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
+from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
 from hopper_gemm.tune.point import Point
@@ -211,10 +205,19 @@ def listed_binaries(table: Path) -> list[RecordedBinary]:
 
 def codes(binaries: Sequence[RecordedBinary]) -> dict[str, Any]:
     """Return today's machine code and launch arguments of guarded configs, with the versions of the compiling packages.
-    It compiles; no GPU is needed."""
-    kernels = KernelStore(default_store())
-    compiled(list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries)), kernels.root)
-    kernel_codes = {binary.description.stem: code_of(binary, kernels) for binary in binaries}
+    It compiles; no GPU is needed.
+
+    Raises:
+        ChildProcessError: a kernel does not compile; the message says why.
+    """
+    store = KernelStore(default_store())
+    kernels = list(dict.fromkeys(KernelId.of(binary.config, binary.problem) for binary in binaries))
+    failed = build(kernels, store.root).failed
+    for kernel in kernels:
+        if reason := failed.get(str(kernel.config)):
+            name = f"{kernel.config} {kernel.dtype} {kernel.layouts}"
+            raise ChildProcessError(f"{name} must compile but does not ({reason}); fix the kernel")
+    kernel_codes = {binary.description.stem: code_of(binary, store) for binary in binaries}
     return {"versions": versions(), "kernels": kernel_codes}
 
 

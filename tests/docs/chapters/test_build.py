@@ -11,8 +11,8 @@ from docs.generate.chapters.build import build
 from docs.generate.chapters.listing import functions, listing, read
 from docs.generate.chapters.tree import write_tree
 from docs.generate.pages.chapters import CHAPTERS, PROBLEM, kernel
+from docs.generate.todays_code import compiled
 from hopper_gemm.compiler.store import KernelId
-from hopper_gemm.lab.guard.binaries import compiled
 
 pytestmark = [pytest.mark.compile, pytest.mark.results]
 EIGHT = range(1, len(CHAPTERS) + 1)

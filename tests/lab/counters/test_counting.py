@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from hopper_gemm.lab.counters.counting import count, settle
-from hopper_gemm.lab.counters.figures import COUNTERS, METRICS, figures_of
+from hopper_gemm.lab.counters.counting import COUNTERS, METRICS, count, figures_of, settle
 from hopper_gemm.lab.counters.profiler import (
     ProfiledLaunch,
     ProfilerError,
