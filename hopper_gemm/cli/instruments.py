@@ -72,7 +72,7 @@ def check(
     from hopper_gemm.lab.guard.binaries import FOLDER
     from hopper_gemm.lab.guard.check import Check, guarded_of, record_codes
     from hopper_gemm.lab.guard.check import record as keep
-    from hopper_gemm.tune.run.tenants import busy
+    from hopper_gemm.tune.measure.device import busy
 
     if record or digests:
         for path in [recorded] if recorded else recorded_tables().values():

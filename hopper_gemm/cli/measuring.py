@@ -155,7 +155,7 @@ def tune(
     if shapes is not None:
         if (m, n, k) != (None, None, None):
             raise ValueError("give the problem as M N K or a list with --shapes, not both")
-        from hopper_gemm.tune.tables.pages.winners import winners
+        from hopper_gemm.tune.tables.pages.report import winners
 
         if backend == "replay":
             raise ValueError("a list is measured, not replayed; leave out --backend replay, or give one M N K")

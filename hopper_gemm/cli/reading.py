@@ -286,7 +286,7 @@ def pack(results: options.StudyFolder, as_json: options.Json = False) -> None:
 
     ``rows.csv`` becomes ``rows.csv.xz``, which every command reads as it reads the CSV.
     """
-    from hopper_gemm.tune.study.pack import pack as packed
+    from hopper_gemm.tune.study.folder import pack as packed
 
     read_and_warn(results)
     packed_sizes = packed(results)

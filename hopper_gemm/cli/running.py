@@ -18,13 +18,12 @@ from hopper_gemm.cli.app import INTERRUPTED, LINE_SECONDS, fail, stderr
 from hopper_gemm.cli.options import gpus_of
 from hopper_gemm.cli.reading import show
 from hopper_gemm.cli.shorthand import EXPLANATION, wording
-from hopper_gemm.tune.measure.device import GpuId, NoHopperError
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError, busy
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.question import Question, Recording
 from hopper_gemm.tune.run.questions.sweep import Progress, Sweep, Watcher
 from hopper_gemm.tune.run.source import Source, find
 from hopper_gemm.tune.run.task import Job
-from hopper_gemm.tune.run.tenants import busy
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.space import place_of

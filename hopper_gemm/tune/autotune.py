@@ -41,9 +41,6 @@ PICKS = 4
 GROUP_PICKS = 16
 """Picks that are timed of a problem of groups, which has no search."""
 
-LINE_SECONDS = 5.0
-"""Time between two lines of progress of a search."""
-
 
 class Case(NamedTuple):
     """A problem in the context in which it was called."""
@@ -333,7 +330,7 @@ def _sweep(tuning: Autotuned, case: Case, source: Source, said: str) -> Sweep:
 
     def watch(progress: Progress) -> None:
         nonlocal last
-        if time.monotonic() - last > LINE_SECONDS:
+        if time.monotonic() - last > 5.0:  # seconds between two lines
             last = time.monotonic()
             best = "" if progress.best is None else f", best {progress.best:.3f}x torch.mm"
             tuning.say(f"{said}: {progress.row.stage}, {progress.done} configs{best}")

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from hopper_gemm.compiler.store import source_digest
-from hopper_gemm.model.config import GemmConfig, current, parameters_of
+from hopper_gemm.model.config import GemmConfig, parameters_of
 from hopper_gemm.model.kernel import KINDS, Kernel, resolve
 from hopper_gemm.tune.registry import load
 
@@ -61,19 +61,9 @@ def kind_of(axes: Mapping[str, list[Any]]) -> type[GemmConfig]:
     return WIDEST if wide else GemmConfig
 
 
-def varied(config: GemmConfig, **values: Any) -> GemmConfig:
-    """Return the config with other values of any parameters, of the narrowest kind that has them."""
-    return config_of(all_values(config) | values)
-
-
 def all_values(config: GemmConfig) -> dict[str, Any]:
     """Return every parameter of a config by name; those that its kind lacks at their defaults."""
     return {name: getattr(config, name) if hasattr(config, name) else DEFAULTS[name] for name in FIELDS}
-
-
-def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by name, earlier names and words replaced; see :func:`current`."""
-    return current(values, WIDEST)
 
 
 @cache

@@ -13,12 +13,9 @@ from hopper_gemm.model.tuned import CONTEXTS, REGIMES
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement to make. Figures of different regimes, contexts, baselines or data are never compared.
-
-    Raises:
-        ValueError: regime, context or data is none of the known, a baseline is paired with another, or operands of FP8
-            have no scales.
-    """
+    """One measurement to make. Figures of different regimes, contexts, baselines or data are never compared. ValueError
+    if regime, context or data is none of the known, a baseline is paired with another, or operands of FP8 have no
+    scales."""
 
     problem: GemmProblem
     subject: Kernel | str  # a kernel; or the name of the baseline, timed against itself for the noise floor
@@ -39,16 +36,11 @@ class Point:
 
     @property
     def is_baseline(self) -> bool:
-        """Return True if the subject is a baseline."""
         return isinstance(self.subject, str)
 
     @property
     def config(self) -> Kernel:
-        """The kernel.
-
-        Raises:
-            TypeError: the subject is a baseline.
-        """
+        """The kernel; TypeError if the subject is a baseline."""
         if isinstance(self.subject, str):
             raise TypeError(f"config is that of a kernel, the baseline {self.subject} has none")
         return self.subject

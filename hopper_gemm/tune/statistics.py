@@ -26,16 +26,13 @@ class Ratio:
 
 
 def speedup(*boards: Sequence[Sample], seed: int = 0) -> Ratio:
-    """Return the median ratio of the samples with its 95 % percentile-bootstrap interval.
+    """Return the median ratio of the samples with its 95 % percentile-bootstrap interval; ValueError if a board has
+    none.
 
     Samples of one process share its luck, so with several processes the processes are drawn first and the samples
     within them second (Kalibera and Jones, "Rigorous benchmarking in reasonable time", 2013). With several boards the
     ratio is the geometric mean of theirs, in which they count alike, and they are drawn before the processes. One
-    sample has no interval: both ends are its ratio.
-
-    Raises:
-        ValueError: a board has no samples.
-    """
+    sample has no interval: both ends are its ratio."""
     if not boards or not all(boards):
         raise ValueError("speedup needs at least one pair but got none")
     if len(boards) == len(boards[0]) == 1:

@@ -18,10 +18,9 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.tuned import recorded_entries
-from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
-from tests.verify.drawing import STRATA, pairs
+from tests.verify.drawing import STRATA, pairs, varied
 
 pytestmark = [pytest.mark.compile, pytest.mark.timeout(600)]
 

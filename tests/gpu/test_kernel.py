@@ -15,9 +15,8 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.rules.pairs import filled_up
 from hopper_gemm.model.tuned import recorded_entries
-from hopper_gemm.tune.parameters import varied
 from tests.compiler.test_compile import grid
-from tests.verify.drawing import Pair, fp8_pairs, gated_pairs, grouped_pairs, pairs
+from tests.verify.drawing import Pair, fp8_pairs, gated_pairs, grouped_pairs, pairs, varied
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,9 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.predict import FITTED, predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
-from hopper_gemm.tune.parameters import kernel_of, varied
+from hopper_gemm.tune.parameters import kernel_of
 from hopper_gemm.tune.study.reader import read_study
+from tests.verify.drawing import varied
 
 CUBE = GemmProblem(8192, 8192, 8192)
 BEST = GemmConfig(tile_m=256, tile_n=128, k_depth=4, cluster_n=2)

@@ -21,7 +21,7 @@ from hopper_gemm.model.rules.fp8 import FP8_STEP
 from hopper_gemm.model.rules.pairs import reachable
 from hopper_gemm.model.rules.shape import K_DEPTH_MAX, TILE_M
 from hopper_gemm.model.rules.technique import PARTS_MAX
-from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of, varied
+from hopper_gemm.tune.parameters import DEFAULTS, LAUNCH_FIELDS, PARAMETERS, all_values, config_of
 
 USUAL = 0.88
 """Probability that a parameter that is a technique keeps its default."""
@@ -107,6 +107,11 @@ def values_of(name: str) -> tuple[Any, ...]:
     if name not in INTEGERS:
         raise KeyError(f"{name} is an integer without values to draw; give some in INTEGERS of tests/verify/drawing.py")
     return INTEGERS[name]
+
+
+def varied(config: GemmConfig, **values: Any) -> GemmConfig:
+    """The config with other values of any parameters, of the narrowest kind that has them."""
+    return config_of(all_values(config) | values)
 
 
 def drawn_config(rng: random.Random, **fixed: Any) -> GemmConfig:

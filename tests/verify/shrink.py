@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.rules.pairs import reachable
-from hopper_gemm.tune.parameters import DEFAULTS, all_values, varied
-from tests.verify.drawing import Pair
+from hopper_gemm.tune.parameters import DEFAULTS, all_values
+from tests.verify.drawing import Pair, varied
 
 TRIES = 60
 

@@ -13,7 +13,7 @@ from docs.generate.pages.wording import between, cube, percent, reach, spread
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.tune.parameters import varied
+from hopper_gemm.tune.parameters import all_values, config_of
 from hopper_gemm.tune.tables.pivot import markdown_table, one_line, rows_of
 
 CUBES = {4096: "4096x4096x4096", 8192: "8192x8192x8192"}
@@ -314,7 +314,7 @@ def capacity() -> str:
     config = GemmConfig(tile_m=320, tile_n=128, k_depth=16, stages=1, stagger=0)
     stage = (config.tile_m + config.tile_n) * 16 * config.k_depth * 2
     assert not is_legal(config)
-    assert is_legal(varied(config, stores="direct"))
+    assert is_legal(config_of(all_values(config) | {"stores": "direct"}))
     return (
         "here too where TMA stores the output, but not by the tiles alone, which C's inequality counts: they take "
         f"{stage:,} of {hopper.SMEM_BYTES:,} B, and the rest is too little for the output's staging. Stored straight "

@@ -20,7 +20,7 @@ from hopper_gemm.compiler.padded import PaddedKernel, behind_padding
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.serve.scaled import RECIPES
-from hopper_gemm.tune.measure.probes import load_spacer, spacer_elements
+from hopper_gemm.tune.measure.probes import SPACER_THREADS, load_spacer
 from hopper_gemm.tune.measure.workload import MatrixSet
 
 Launch = Callable[[MatrixSet], None]
@@ -73,7 +73,7 @@ def scaled_launch(kind: str, fast: bool) -> Launch:
 
 def touch(sms: int) -> Launch:
     """Return a spacer of 3 to 5 us on all SMs that reads the first elements of A and writes them back unchanged."""
-    kernel, most = load_spacer(), spacer_elements(sms)
+    kernel, most = load_spacer(), sms * SPACER_THREADS
     pieces: dict[int, torch.Tensor] = {}
 
     def launch(operands: MatrixSet) -> None:
@@ -82,9 +82,8 @@ def touch(sms: int) -> Launch:
     return launch
 
 
-FEW, BRIEF = 16, 2e-3
-"""Launches of a graph that a launch's seconds are taken from, or fewer that take so many seconds; at least one for each
-set of matrices."""
+FEW = 16
+"""Launches of a graph that a launch's seconds are taken from, or as few as take 2 ms; at least one for each set."""
 
 
 @dataclass
@@ -96,7 +95,6 @@ class Graph:
     started: bool = False
 
     def replay(self) -> None:
-        """Start the graph."""
         self.started = True
         self.start()
 
@@ -129,7 +127,7 @@ class Arm:
     def settle(self) -> None:
         """Take ``seconds`` from a graph, for a callable that keeps the host far longer than the GPU: by rough seconds
         it would get graphs of few launches, which warm the GPU up for less time than the other side's."""
-        few = min(FEW, self.launches(BRIEF)) if self.seconds else FEW
+        few = min(FEW, self.launches(2e-3)) if self.seconds else FEW
         graph = self._capture(max(len(self._sets), few))
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         graph.replay()

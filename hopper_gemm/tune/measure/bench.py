@@ -26,13 +26,10 @@ from hopper_gemm.tune.measure.baselines.choose import Chosen, Stopwatch, choose,
 from hopper_gemm.tune.measure.correctness import Correctness, poison, same_bits
 from hopper_gemm.tune.measure.device import DeviceInfo
 from hopper_gemm.tune.measure.protocol import Outcome, Protocol, protocol_dict
-from hopper_gemm.tune.measure.timing import Timer, Timing
+from hopper_gemm.tune.measure.timing import TRIES, Timer, Timing
 from hopper_gemm.tune.measure.workload import Workload, make_workload
 from hopper_gemm.tune.point import Point, Sample
 from hopper_gemm.tune.statistics import ALONE, Look, Race, hopeless, speedup
-
-TRIES = 3
-"""Number of times that a voided timing is taken before the point is called unstable."""
 
 ENERGY_US = 150.0
 """Time of a launch from which on its energy is reported in the isolated context. The spacer's energy is in it, a share
@@ -50,7 +47,6 @@ class Round(NamedTuple):
     spacer: Timing | None
 
     def samples(self, process: int) -> list[Sample]:
-        """Return the pairs of times of the round."""
         spacer = None if self.spacer is None else self.spacer.us[0]
         return [Sample(process, *pair, spacer) for pair in zip(self.ours.us, self.baseline.us, strict=True)]
 
@@ -142,14 +138,11 @@ class Bench:
         ``race`` says when to drop the config; its figures are then those of that look, and ``pairs`` counts until then.
         The kernel of ``following``, the compiled point that is likely to be measured next, is loaded while the GPU
         works on this one. The baseline's candidate is chosen among the recipes of another process's ``finalists``, or,
-        without any, by a search.
-
-        Raises:
-            ValueError: the protocol is not of the point's regime, or the baseline is unknown.
-        """
+        without any, by a search. ValueError if the protocol is not of the point's regime, or the baseline is
+        unknown."""
         if protocol_dict(protocol)["regime"] != point.regime:
             raise ValueError(f"a {point.regime} point must be timed by a {point.regime} protocol but got {protocol}")
-        baseline_of(point)
+        library = BASELINES[point.against.partition(":")[0]]  # of ``recorded:DIGEST`` the baseline ``recorded``
         laps = Laps()
         scene, self._following = self._scene_of(point), following
         laps.end("matrices")
@@ -163,7 +156,7 @@ class Bench:
             launch = kernel_launch(kernel)
             laps.end("checks")
         try:
-            chosen, baseline = self._baseline(scene, point, protocol, finalists)
+            chosen, baseline = self._baseline(library, scene, point, protocol, finalists)
         except BaselineError as error:
             return Outcome("no_baseline", str(error))
         laps.end("baseline")
@@ -209,13 +202,14 @@ class Bench:
             self._scene = Scene(workload, checked, spacer, alone)
         return self._scene
 
-    def _baseline(self, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]) -> tuple[Chosen, Arm]:
+    def _baseline(
+        self, library: Baseline, scene: Scene, point: Point, protocol: Protocol, finalists: Sequence[str]
+    ) -> tuple[Chosen, Arm]:
         """Return the baseline's fastest candidate in this context and regime, chosen at its first use, and its arm."""
         key = point.against, point.context, point.regime
         if key not in scene.baselines:
             arm = partial(scene.arm, context=point.context)
             watch = Stopwatch(scene.workload, protocol, self._timer, arm)
-            library = baseline_of(point)
             if finalists:
                 restored = [library.restore(scene.workload, recipe) for recipe in finalists]
                 chosen = choose_again(restored, watch, library.care)
@@ -304,18 +298,6 @@ class Bench:
                     mean, us = sum(watts) / len(watts), median(getattr(sample, f"{name}_us") for sample in samples)
                     figures |= {f"{side}watts": mean, f"{side}pj_per_flop": mean * us * 1e6 / flop}
         return figures
-
-
-def baseline_of(point: Point) -> Baseline:
-    """Return the baseline that a point is paired with; of ``recorded:DIGEST`` the baseline ``recorded``.
-
-    Raises:
-        ValueError: no baseline has that name.
-    """
-    name = point.against.partition(":")[0]
-    if name not in BASELINES:
-        raise ValueError(f"the baseline must be one of {', '.join(BASELINES)} but got {point.against!r}")
-    return BASELINES[name]
 
 
 def checked_twice(kernel: Kernel, workload: Workload) -> tuple[Correctness, float]:

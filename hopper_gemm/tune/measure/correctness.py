@@ -58,7 +58,6 @@ class Correctness:
 
     @property
     def ok(self) -> bool:
-        """Return True if nothing is wrong."""
         return self.reason is None
 
 

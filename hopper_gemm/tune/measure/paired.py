@@ -17,15 +17,9 @@ from hopper_gemm.serve.fallback import while_compiling
 from hopper_gemm.tune.measure.arms import Arm, seconds_per_launch
 from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry, describe_current, find_hopper
 from hopper_gemm.tune.measure.protocol import Burst
-from hopper_gemm.tune.measure.timing import Timer
+from hopper_gemm.tune.measure.timing import TRIES, Timer
 from hopper_gemm.tune.point import Sample
 from hopper_gemm.tune.statistics import Ratio, speedup
-
-UNTIMED = 3
-"""Calls before the first capture, in which a callable may compile, tune itself or allocate."""
-
-TRIES = 3
-"""Number of times that timings are taken while the GPU is slowed down."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ def timed(
     for name, function in functions.items():
         launch = partial(lambda call, operands: call(*operands), function)
         try:
-            for _ in range(UNTIMED):
+            for _ in range(3):  # in which a callable may compile, tune itself or allocate
                 launch(sets[0])
             with _no_waiting():
                 launch(sets[0])

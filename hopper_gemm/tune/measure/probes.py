@@ -24,9 +24,6 @@ from hopper_gemm.model import hopper
 SPACER_THREADS = 256
 """Threads of a spacer's CTA; each writes one element."""
 
-SPACER_CYCLES = 4000
-"""SM cycles that a spacer's CTA lasts at least: with its launch 3 to 5 us."""
-
 
 @cute.kernel
 def _note(readings: cute.Tensor) -> None:
@@ -71,16 +68,11 @@ def spacer(piece: cute.Tensor, blocks: Int32, cycles: Int32, factor: Int32, stre
 # Compiled for this process: a third of a second each, once ---------------------------------------
 
 
-def spacer_elements(blocks: int) -> int:
-    """The most elements that a launch of the spacer rewrites."""
-    return blocks * SPACER_THREADS
-
-
 @cache
 def load_spacer() -> Callable[[Any, int], None]:
-    """A launcher ``spacer(piece, blocks)``; see :func:`spacer`."""
+    """A launcher ``spacer(piece, blocks)``; see :func:`spacer`. 4000 cycles last, with the launch, 3 to 5 us."""
     compiled = compile_spacer()
-    return lambda piece, blocks: compiled(piece, blocks, SPACER_CYCLES, 1)
+    return lambda piece, blocks: compiled(piece, blocks, 4000, 1)
 
 
 @cache

@@ -15,6 +15,9 @@ from hopper_gemm.tune.measure.device import DeviceInfo, Telemetry
 from hopper_gemm.tune.measure.probes import compile_clock_probe
 from hopper_gemm.tune.measure.protocol import GRAPH_SECONDS, Burst, Protocol, Steady
 
+TRIES = 3
+"""Number of times that timings are taken while the GPU is slowed down, before they are called unstable."""
+
 SHORT_LAUNCH_SECONDS = 20e-6
 """Seconds of a launch with its spacer, below which a graph is started once before it is timed. The first start sends
 the graph's nodes to the GPU, some 4 us each; if nodes run faster than that, the sending is timed: spacers alone took
@@ -46,7 +49,6 @@ class SmClock:
         self._probe(self._marks[0], self._sms)
 
     def end(self) -> None:
-        """Queue the second reading."""
         self._probe(self._marks[1], self._sms)
 
     def mhz(self) -> float:
@@ -99,10 +101,8 @@ class Timer:
         return timing
 
     def _burst(self, arm: Arm, protocol: Burst, telemetry: Telemetry, meanwhile: Callable[[], None]) -> Timing:
-        """Rest, warm up, time. Capturing is part of the rest.
-
-        A new graph of short launches is started once before: see :data:`SHORT_LAUNCH_SECONDS`.
-        """
+        """Rest, warm up, time. Capturing is part of the rest. A new graph of short launches is started once before: see
+        :data:`SHORT_LAUNCH_SECONDS`."""
         warm, timed = arm.graph(protocol.warm), arm.graph(protocol.timed)
         if not timed.started and timed is not warm and arm.seconds < SHORT_LAUNCH_SECONDS:
             timed.replay()

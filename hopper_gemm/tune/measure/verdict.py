@@ -10,13 +10,8 @@ The model: process p on board b measures ln(speedup) = mu[e] + B[e, b] + W[e, b,
 Both are pooled over the entries of a class of duration, because an entry meets too few boards. Neither need be normal:
 half of an interval is as many standard deviations as hold 95 % of the differences between boards.
 
-It follows:
-
-1. A speedup holds for other boards and processes within an interval of both (:func:`published`).
-2. Speedups of two boards that differ by several times B are a warning at best, no proof of a slower kernel
-   (:func:`record_verdict`).
-3. A kernel is compared with its former binary on one board, in pairs, where B cancels (:func:`paired_verdict`).
-
+So a speedup holds for other boards and processes within an interval of both; two boards that differ by several times B
+prove no slower kernel; and a kernel is compared with its former binary on one board, in pairs, where B cancels.
 docs/measuring says how the components are estimated and how often the intervals are right.
 """
 
@@ -31,9 +26,6 @@ from hopper_gemm.tune.statistics import Ratio
 
 Z = 1.96
 """Standard deviations in half of a 95 % interval of a normal distribution."""
-
-RARE = 3.3
-"""Standard deviations beyond which the same entry lies once in a thousand times."""
 
 FALL = 0.015
 """The smallest fall that a check must find, as a fraction."""
@@ -128,7 +120,8 @@ def record_verdict(
     one, not widened, than another board explains; else None. It is no regression: the board, the driver or the baseline
     may have changed."""
     wide = [published(ratio, duration_us, components=components) for ratio in (recorded, now)]
-    limit = RARE / Z * hypot(*(log(ratio.high / ratio.low) / 2 for ratio in wide))
+    # 3.3 standard deviations, beyond which the same entry lies once in a thousand times
+    limit = 3.3 / Z * hypot(*(log(ratio.high / ratio.low) / 2 for ratio in wide))
     apart = log(now.median / recorded.median)
     if abs(apart) <= limit:
         return None

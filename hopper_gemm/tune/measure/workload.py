@@ -65,12 +65,9 @@ class Workload:
 def make_workload(
     problem: GemmProblem, l2_bytes: int, seed: int = 0, data: str = "normal", device: str = "cuda"
 ) -> Workload:
-    """Make matrices on a device, by default the current GPU, for an L2 of a size; the same seed gives the same
-    matrices.
-
-    Standard-normal numbers by default, or another of :data:`hopper_gemm.model.problem.DATA`. Zeros or constants would
-    run up to a fifth faster: the power of a tensor core grows with the bits that flip.
-    """
+    """Make matrices on a device, by default the current GPU, for an L2 of a size; the same seed gives the same ones.
+    They are standard-normal by default, or another of :data:`hopper_gemm.model.problem.DATA`. Zeros or constants would
+    run up to a fifth faster: the power of a tensor core grows with the bits that flip."""
     dtype, out_dtype = ((TYPES | scaling.TYPES)[name] for name in types_of(problem.dtype))
     generator, spans = torch.Generator(device).manual_seed(seed), spans_of(problem)
     m, of_a, of_b, of_c = problem.m, *[tuple[int, ...]()] * 3
@@ -131,11 +128,8 @@ def sets_of(problem: GemmProblem, l2_bytes: int) -> int:
 
 
 def filled(rows: int, columns: int, data: str, generator: torch.Generator) -> torch.Tensor:
-    """Make a (rows, columns) matrix of fp32 on the generator's device.
-
-    Raises:
-        ValueError: ``data`` is not in :data:`hopper_gemm.model.problem.DATA`.
-    """
+    """Make a (rows, columns) matrix of fp32 on the generator's device; ValueError if ``data`` is not in
+    :data:`hopper_gemm.model.problem.DATA`."""
     if data == "normal":
         return torch.randn(rows, columns, device=generator.device, generator=generator)
     if data == "uniform":

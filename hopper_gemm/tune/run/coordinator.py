@@ -29,10 +29,6 @@ PATIENCE_SECONDS = 20.0
 AWAY_SECONDS = 120.0
 """Seconds that a board may stay away after its worker died; then tasks for that board alone are dropped."""
 
-TICK_SECONDS = 0.5
-BATCH = 8
-"""Tasks that are handed out between two polls: a sampler may take long to propose each."""
-
 
 class RunError(ValueError):
     """The run cannot go on; the message says why, and what to do."""
@@ -49,21 +45,15 @@ class Coordinator:
         self._assigned: dict[str, dict[int, Task]] = {}
         """Tasks of each worker by number, without the points that have a row."""
         self._begun: dict[str, set[RowKey]] = {}
-        self._deaths: Counter[RowKey] = Counter()
-        """Number of workers that died over each row."""
-        self._retries: deque[Task] = deque()
-        """Tasks whose worker died."""
+        self._deaths: Counter[RowKey] = Counter()  # number of workers that died over each row
+        self._retries: deque[Task] = deque()  # tasks whose worker died
         self._numbers = count(1)
         self._reason = ""
         self._any_joined = False
 
     def run(self, question: Question) -> None:
-        """Run a question until it has no more tasks, and close it however that ends.
-
-        Raises:
-            NoHopperError: no GPU can be used.
-            RunError: no worker is left, or all of the first points crashed.
-        """
+        """Run a question until it has no more tasks, and close it however that ends. NoHopperError if no GPU can be
+        used, RunError if no worker is left or all of the first points crashed."""
         try:
             self._begin(question)
             self._run()
@@ -71,11 +61,9 @@ class Coordinator:
             question.close()
 
     def close(self) -> None:
-        """End the workers."""
         self._executor.close()
 
     def _begin(self, question: Question) -> None:
-        """Take up a question with the workers that are there."""
         self._question = question
         self._withheld: list[tuple[Joined, Row]] | None = [] if question.records_crashes else None
         """Rows that are not recorded yet because all are crashes; None once another row has come."""
@@ -84,7 +72,6 @@ class Coordinator:
             self._add(member)
 
     def _run(self) -> None:
-        """Hand out tasks and take rows until there are no more tasks."""
         last_seen, announced = time.monotonic(), 0.0
         while True:
             full = self._assign_tasks()
@@ -95,7 +82,7 @@ class Coordinator:
                 self._release_withheld()  # the run is over after a few crashes
                 continue
             over = not self._members and not self._executor.awaited
-            events = self._executor.poll(0.0 if full or over else TICK_SECONDS)
+            events = self._executor.poll(0.0 if full or over else 0.5)
             if over and not events:
                 if not self._any_joined:
                     raise NoHopperError(self._reason or "no GPU was named")
@@ -126,7 +113,7 @@ class Coordinator:
                 assigned[number] = task
                 self._executor.send(member.name, number, task)
                 sent += 1
-                if sent == BATCH:
+                if sent == 8:  # a sampler may take long to propose each: poll meanwhile
                     return True
         return False
 

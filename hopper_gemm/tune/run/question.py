@@ -41,11 +41,7 @@ class Question:
         return task
 
     def joined(self, member: Joined) -> None:
-        """Take note of a worker that is ready.
-
-        Raises:
-            RefusedError: the worker cannot take part.
-        """
+        """Take note of a worker that is ready; raise a RefusedError if it cannot take part."""
 
     def room(self, workers: int) -> int:
         """Return the number of tasks that each worker may hold: the task under way, and some that compile."""
@@ -80,8 +76,7 @@ class Recording(Question):
         self._controls: set[tuple[str, str]] = set()
         """Cases (:func:`place_of`) and boards whose noise floor was measured, or is being measured."""
         self._noise: dict[tuple[str, str], float] = {}
-        self.missing: dict[str, str] = {}
-        """Baselines that cannot run here, with the reason."""
+        self.missing: dict[str, str] = {}  # baselines that cannot run here, with the reason
 
     @property
     def open(self) -> int:
@@ -98,7 +93,6 @@ class Recording(Question):
 
     @property
     def _provenance(self) -> dict[str, Any]:
-        """Provenance of the open folder."""
         assert self._folder.provenance is not None
         return self._folder.provenance
 
@@ -131,7 +125,6 @@ class Recording(Question):
         self._exit.close()
 
     def _note_board(self, member: Joined, **fields: Any) -> None:
-        """Note a worker's board, and other fields, in the provenance."""
         self._folder.note(boards=list(dict.fromkeys([*self._provenance.get("boards", []), member.board])), **fields)
 
     def _control(self, point: Point, member: Joined, protocol: Protocol) -> Task | None:
@@ -160,10 +153,8 @@ class Recording(Question):
         return replace(row, figures=figures, study=study, source=source, gpu=gpu)
 
     def _refused(self, point: Point, reason: str, stage: str, process: int = 0) -> Row:
-        """Return the row of an illegal point."""
         return Row(point, "illegal", reason, {}, (), stage, process, *self._origin)
 
     @property
     def _origin(self) -> tuple[str, str, str]:
-        """Study, source and GPU of a row."""
         return self._study, self._source, self._provenance["gpu"]["name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -12,8 +13,7 @@ from hopper_gemm.model.tuned import local_root, results_root, slug
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.executors.local import Executor, Local
-from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance
-from hopper_gemm.tune.run.task import Job, Rig
+from hopper_gemm.tune.run.task import Event, Job, Joined, Rig, Task
 from hopper_gemm.tune.study.files import shown
 from hopper_gemm.tune.study.folder import StudyFolder, identity_of
 from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
@@ -21,6 +21,7 @@ from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.spec import Spec
 
 BACKENDS = ("auto", "cuda", "replay")
+WORKER = "record"
 
 
 class NotRecordedError(ResultsError):
@@ -105,11 +106,7 @@ def choose(record: Callable[[str], Path], backend: str, gpus: Sequence[int], clu
 
 
 def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
-    """Return the GPUs to measure on; or none, and the reason.
-
-    Raises:
-        NoHopperError, ValueError: as :func:`choose`.
-    """
+    """Return the GPUs to measure on; or none, and the reason. It raises as :func:`choose` does."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)} but got {backend!r}")
     if backend == "replay":
@@ -127,13 +124,43 @@ def find(gpus: Sequence[int], backend: str) -> tuple[tuple[GpuId, ...], str]:
 
 
 def recorded_study(name: str, missing: str) -> Path:
-    """Return the folder of a recorded study; ``missing`` says why there is no GPU, for the error's message.
-
-    Raises:
-        NotRecordedError: no recorded study has this name.
-    """
+    """Return the folder of a recorded study. A NotRecordedError says that none has this name, and why there is no GPU
+    (``missing``)."""
     folders = recorded_folders(name)
     if not folders:
         why = f"{missing}, and " if missing else ""
         raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")
     return folders[0]
+
+
+class Replay:
+    """One worker that returns the rows of a recorded study, and rows without a status for points that were not
+    recorded."""
+
+    def __init__(self, study: Study) -> None:
+        self._rows = {row.key: row for row in study.rows}
+        self._events: list[tuple[str, Event]] = [(WORKER, Joined(dict(study.provenance["gpu"])))]
+
+    @property
+    def awaited(self) -> str:
+        return WORKER
+
+    def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        events, self._events = self._events, []
+        return events
+
+    def send(self, worker: str, number: int, task: Task) -> None:
+        for point in task.points:
+            unrecorded = task.row(point, "", "")
+            self._events.append((WORKER, self._rows.get(unrecorded.key, unrecorded)))
+
+    def close(self) -> None:
+        """Do nothing: a replay holds no resources."""
+
+
+def replay_provenance(study: Study) -> dict[str, Any]:
+    """Return the keys that a replay's provenance takes from the recorded study, and the digest of its rows."""
+    carried = ("gpu", "versions", "protocols", "kernel", "noise", "boards")
+    provenance = {name: study.provenance[name] for name in carried if name in study.provenance}
+    digest = hashlib.sha256("\n".join(sorted(row.line() for row in study.rows)).encode()).hexdigest()[:16]
+    return {**provenance, "replayed_from": shown(study.path), "record": digest}

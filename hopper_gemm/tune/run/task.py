@@ -51,11 +51,9 @@ class Task:
     board: str = ""  # UUID of the only board that may measure the points; empty: any board
 
     def row(self, point: Point, board: str, status: str, reason: str = "", **measured: Any) -> Row:
-        """Return the row of a point on a board, with what was measured, but without study, source and GPU.
-
-        The status is of the results schema; ``"twin"`` if the reason names a config that ran the same machine code; or
-        empty if a replayed study has no such row.
-        """
+        """Return the row of a point on a board, with what was measured, but without study, source and GPU. The status
+        is of the results schema; ``"twin"`` if the reason names a config that ran the same machine code; or empty if a
+        replayed study has no such row."""
         return Row(point, status, reason, stage=self.stage, process=self.process, board=board, **measured)
 
     def without(self, row: Row) -> Task | None:
@@ -92,7 +90,7 @@ def measuring(store: Path | None, seed: int) -> Handler:
 def naming() -> Handler:
     """Return the handler of the child that names baselines' kernels. It has a process of its own, because the profiler
     slows later launches of its process."""
-    from hopper_gemm.tune.measure.baselines.naming import baseline_kernel
+    from hopper_gemm.tune.measure.baselines import baseline_kernel
 
     return lambda arguments: baseline_kernel(*arguments)
 

@@ -25,7 +25,7 @@ from hopper_gemm.model.rules.fp8 import stages_between
 from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from hopper_gemm.tune.measure.protocol import Outcome, seconds_of
 from hopper_gemm.tune.point import Point
-from hopper_gemm.tune.run.task import NAMED, Begun, Event, Job, Joined, LaunchCounter, Left, Request, Said, Task
+from hopper_gemm.tune.run.task import NAMED, Begun, Job, Joined, LaunchCounter, Left, Said, Task
 from hopper_gemm.tune.study.files import FileLock
 from hopper_gemm.tune.study.row import Row
 
@@ -96,12 +96,8 @@ class Worker:
         self._kernel_names: dict[Any, str] = {}
 
     def run(self) -> None:
-        """Work through tasks until the coordinator hangs up.
-
-        Raises:
-            EOFError: the coordinator hung up.
-            NoHopperError: the GPU cannot be used.
-        """
+        """Work through tasks until the coordinator hangs up, which raises EOFError, or the GPU cannot be used, which
+        raises NoHopperError."""
         self._open_gpu()
         while True:
             number = next((number for number, task in self._queue.items() if self._compiled(task)), None)
@@ -112,7 +108,7 @@ class Worker:
             self._begun.add(number)
             counter = task.method if isinstance(task.method, LaunchCounter) else None
             for row in self._time(task) if counter is None else self._count(task, counter):
-                self._send(row)
+                self._line.send(row)
             while len(self._spares) < self._job.fresh:  # they load their modules while the study is measured
                 self._spares.append(self._new_child())
                 self._spares[-1].start()
@@ -150,14 +146,15 @@ class Worker:
             if time.monotonic() > until:
                 raise NoHopperError(f"{name} is held by {holder}; wait for it, or name another with --gpus")
             if not announced:
-                self._send(Said(f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"))
+                waiting = f"waiting since {since} for {name}, held by {holder}; for at most {GPU_SECONDS:.0f} s"
+                self._line.send(Said(waiting))
                 announced = True
             self._wait()
         self._child = self._new_child()
         self._child.start()
         self._namer = self._process(self._job.rig.naming)
         self._namer.start()
-        self._send(self._describe())
+        self._line.send(self._describe())
 
     def _describe(self) -> Joined:
         """Ask the measuring child to describe the GPU and the baselines."""
@@ -178,7 +175,7 @@ class Worker:
             elif twin := task.twins.get(figures.get("code", "")):
                 yield task.row(point, self._gpu.uuid, "twin", twin, figures=figures)
             else:
-                self._send(Begun(task.row(point, self._gpu.uuid, "").key))
+                self._line.send(Begun(task.row(point, self._gpu.uuid, "").key))
                 began = time.monotonic()
                 outcome = self._measure(task, point, self._following(task, index))
                 measured = time.monotonic()
@@ -189,18 +186,23 @@ class Worker:
                     if built is not None:
                         reason = reason or compile_remark(point, built)
                 if self._job.verbose:
-                    self._send(Said(time_report(task, point, outcome, measured - began, time.monotonic() - measured)))
+                    naming = time.monotonic() - measured
+                    self._line.send(Said(time_report(task, point, outcome, measured - began, naming)))
                 pairs = {"samples": outcome.samples, "finalists": outcome.finalists}
                 yield task.row(point, self._gpu.uuid, outcome.status, reason, figures=figures, **pairs)
 
     def _measure(self, task: Task, point: Point, following: Point | None) -> Outcome:
         """Measure a point; if the process dies over it, try again in a new one."""
-        request, seconds = request_of(task, point, following)
+        assert not isinstance(task.method, LaunchCounter)
+        arguments: dict[str, Any] = {"point": point, "protocol": task.method, "process": task.process}
+        arguments |= {"race": task.race, "following": following, "finalists": task.finalists.get(point.against, ())}
+        seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
+        seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
         for attempt in range(TRIES):
             child = self._child_for(task)
             if attempt:  # a process that dies while it starts is not the point's fault
                 self._describe()
-            reply = self._request(child, request, seconds)
+            reply = self._request(child, ("measure", arguments), seconds)
             if reply.kind == "answer":
                 return reply.value
         return Outcome("timeout" if reply.kind == "timeout" else "crash", reply.error)
@@ -231,9 +233,9 @@ class Worker:
         count = max(1, self._job.fresh - task.process)
         while len(self._spares) < count:
             self._spares.append(self._new_child())
-        for child in self._spares[:count]:
-            child.send(("prepare", {"point": task.points[0]}), RUN_SECONDS)
         waiting = self._spares[:count]
+        for child in waiting:
+            child.send(("prepare", {"point": task.points[0]}), RUN_SECONDS)
         while waiting := [child for child in waiting if child.poll() is None]:
             self._wait(*waiting)
 
@@ -253,7 +255,7 @@ class Worker:
         assert self._child is not None
         board = self._gpu.uuid
         self._child.close()
-        self._send(Begun(task.row(task.points[0], board, "").key))
+        self._line.send(Begun(task.row(task.points[0], board, "").key))
         runnable: dict[Point, dict[str, Any]] = {}
         for point, kernel in zip(task.points, kernels_of(task), strict=True):
             built = None if kernel is None else self._pool.result(kernel)
@@ -284,19 +286,6 @@ class Worker:
         """Return a child on the worker's GPU; it holds the GPU's lock as long as it lives."""
         environment = {"CUDA_VISIBLE_DEVICES": self._gpu.uuid}
         return Child(factory, *arguments, environment=environment, log=self._log, holds=self._lock.handle)
-
-    def _send(self, event: Event) -> None:
-        self._line.send(event)
-
-
-def request_of(task: Task, point: Point, following: Point | None) -> tuple[Request, float]:
-    """Return the request to the measuring child for a point, and the seconds that it may take."""
-    assert not isinstance(task.method, LaunchCounter)
-    arguments: dict[str, Any] = {"point": point, "protocol": task.method, "process": task.process, "race": task.race}
-    arguments |= {"following": following, "finalists": task.finalists.get(point.against, ())}
-    seconds = RUN_SECONDS + 3 * task.method.pairs * seconds_of(task.method, point.context) * 1.5
-    seconds += 0.0 if point.against == "cublas" else BASELINE_SECONDS
-    return ("measure", arguments), seconds
 
 
 def time_report(task: Task, point: Point, outcome: Outcome, measuring: float, naming: float) -> str:

@@ -1,15 +1,20 @@
-"""The default sampler: a Gaussian process that models the deviation of the measured times from a model's prediction."""
+"""The default sampler: a Gaussian process that models the deviation of the measured times from a model's prediction.
+
+The kernel is a product of (1 + Matern-5/2) / 2 over the parameters. Multiplied out, it is a sum over all subsets of the
+parameters: main effects, interactions of pairs, and so on. Its variance is profiled out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 import optuna
 from optuna.trial import FrozenTrial
 
 from hopper_gemm.model.config import GemmConfig
-from hopper_gemm.tune.search.gaussian import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import LegalSampler, loss
 
@@ -26,13 +31,17 @@ FITTED = 200
 """Most observations that choose the length scales; the fit takes time with the cube of their number."""
 
 
+SCALES = (0.15, 0.3, 0.6, 1.2, 2.5, 6.0)
+SCALE_SPREAD = 3.0
+NOISES = (1e-4, 1e-3, 1e-2, 1e-1)
+ROUNDS = 2
+
+
 class Gp(LegalSampler):
     """A Gaussian process over the legal configs, on top of the logarithm of the times that a model predicts. It learns
-    from configs of earlier studies too, inside the space or not, each with its speedup and prediction.
-
-    It proposes the config with the lowest mean less about :data:`CURIOSITY` standard deviations. A pending config
-    counts with its expected loss.
-    """
+    from configs of earlier studies too, inside the space or not, each with its speedup and prediction. It proposes the
+    config with the lowest mean less about :data:`CURIOSITY` standard deviations; a pending config counts with its
+    expected loss."""
 
     def __init__(
         self,
@@ -55,11 +64,9 @@ class Gp(LegalSampler):
         self._considered: set[int] = set()
         self._size_at_rebuild = 0
         self._candidates = np.zeros(0, dtype=int)
-        self._expected: dict[int, float] = {}
-        """Expected deviation from the prediction, by proposed config."""
+        self._expected: dict[int, float] = {}  # expected deviation from the prediction, by proposed config
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """Return the free config with the lowest loss that is plausible."""
         if not self.losses:
             return int(free[self._predicted[free].argmin()])
         losses = {**self.losses, **{-1 - i: loss(speedup) for i, (_, speedup, _) in enumerate(self._outside)}}
@@ -84,11 +91,9 @@ class Gp(LegalSampler):
         return number
 
     def _update_posterior(self, deviations: dict[int, float], free: np.ndarray) -> None:
-        """Add the results and proposals since the last call to the posterior.
-
-        It is rebuilt when it has grown by a sixteenth or its candidates are used up; the length scales are fitted again
-        when the results have grown by an eighth.
-        """
+        """Add the results and proposals since the last call to the posterior. It is rebuilt when it has grown by a
+        sixteenth or its candidates are used up; the length scales are fitted again when the results have grown by an
+        eighth."""
         waiting = sorted(self.pending)
         added = [number for number in (*deviations, *waiting) if number not in self._considered]
         grown = len(self._modelled) + len(added) - self._size_at_rebuild
@@ -99,7 +104,11 @@ class Gp(LegalSampler):
                 self._posterior.add(self._point(number))
                 self._modelled.append(number)
             return
-        kept = self._modelled_of(deviations)
+        kept = list(deviations)
+        if len(kept) > OBSERVATIONS:
+            kept.sort(key=lambda number: deviations[number])
+            drawn = self._rng.permutation(kept[OBSERVATIONS // 2 :])[: OBSERVATIONS // 2]
+            kept = [*kept[: OBSERVATIONS // 2], *map(int, drawn)]
         if len(kept) >= self._results_at_fit + max(4, self._results_at_fit // 8):
             some = kept if len(kept) <= FITTED else list(self._rng.permutation(kept)[:FITTED])
             points = np.array([self._point(number) for number in some])
@@ -110,14 +119,6 @@ class Gp(LegalSampler):
         self._candidates = self._choose_candidates(free)
         observed = np.array([self._point(number) for number in self._modelled])
         self._posterior = Posterior(self._kernel, self._points[self._candidates], observed)
-
-    def _modelled_of(self, deviations: dict[int, float]) -> list[int]:
-        """Return the measured configs to model."""
-        if len(deviations) <= OBSERVATIONS:
-            return list(deviations)
-        order = sorted(deviations, key=lambda number: deviations[number])
-        drawn = self._rng.permutation(order[OBSERVATIONS // 2 :])[: OBSERVATIONS // 2]
-        return [*order[: OBSERVATIONS // 2], *map(int, drawn)]
 
     def _choose_candidates(self, free: np.ndarray) -> np.ndarray:
         """Return the free configs to rate: of many, the best by prediction, those near the best, and random ones."""
@@ -152,3 +153,108 @@ def _slope(predicted: np.ndarray, losses: np.ndarray) -> float:
 def _scaled(values: np.ndarray, over: np.ndarray) -> np.ndarray:
     """Return values scaled so that the range of ``over`` is 0 to 1."""
     return (values - over.min()) / max(float(np.ptp(over)), 1e-9)
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Covariance of the figures at two points."""
+
+    groups: np.ndarray  # index of the parameter behind each coordinate
+    scales: np.ndarray  # length scale of each parameter
+    noise: float = 1e-3  # variance of a figure over that of the process
+
+    def between(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Return the covariance of any two points; rows of ``a`` down, rows of ``b`` across."""
+        return covariance(apart(a, b, self.groups), self.scales)
+
+    def fitted(self, points: np.ndarray, figures: np.ndarray) -> Covariance:
+        """Return the covariance with the likeliest length scales and noise for the figures at the observed points,
+        chosen in turn among a few values each."""
+        distances = apart(points, points, self.groups)
+        scales, noise = self.scales.copy(), self.noise
+
+        def score(kernel: np.ndarray, noise: float) -> float:
+            try:
+                factor = np.linalg.cholesky(kernel + (noise + 1e-9) * np.eye(len(kernel)))
+            except np.linalg.LinAlgError:
+                return -np.inf
+            white = np.linalg.solve(factor, figures - figures.mean())
+            variance = max(float(white @ white) / len(figures), 1e-10)
+            likelihood = -0.5 * len(figures) * np.log(variance) - float(np.log(np.diag(factor)).sum())
+            return likelihood - 0.5 * float((np.log(scales) ** 2).sum()) / SCALE_SPREAD**2
+
+        for _ in range(ROUNDS):
+            for group in range(len(scales)):
+                others = covariance(np.delete(distances, group, axis=0), np.delete(scales, group))
+                rated = []
+                for scale in SCALES:
+                    scales[group] = scale
+                    rated.append(score(others * _link(distances[group], scale), noise))
+                scales[group] = SCALES[int(np.argmax(rated))]
+            whole = covariance(distances, scales)
+            noise = max(NOISES, key=lambda value: score(whole, value))
+        return Covariance(self.groups, scales, noise)
+
+
+class Posterior:
+    """Posterior of the process at some points; observed points, with a figure or a pending one, are added one by one,
+    each at the cost of a product of a vector with a matrix. The figures are passed to :meth:`predict`, so they may
+    change at any time."""
+
+    def __init__(self, kernel: Covariance, points: np.ndarray, observed: np.ndarray) -> None:
+        self._kernel, self._points, self._observed = kernel, points, observed
+        self._inverse = np.linalg.inv(_factor(kernel.between(observed, observed), kernel.noise))
+        # float32: the exponentials take most of the time
+        across = kernel.between(observed.astype(np.float32), points.astype(np.float32))
+        self._white = self._inverse @ across.astype(np.float64)
+        self._unexplained = 1.0 - (self._white**2).sum(axis=0)
+
+    def add(self, point: np.ndarray) -> None:
+        """Add an observed point."""
+        n = len(self._observed)
+        along = self._inverse @ self._kernel.between(self._observed, point[None])[:, 0]
+        rest = sqrt(max(1.0 + self._kernel.noise + 1e-9 - float(along @ along), 1e-12))
+        grown = np.zeros((n + 1, n + 1))
+        grown[:n, :n] = self._inverse
+        grown[n, :n], grown[n, n] = -(along @ self._inverse) / rest, 1 / rest
+        row = (self._kernel.between(point[None], self._points)[0] - along @ self._white) / rest
+        self._inverse, self._white = grown, np.vstack([self._white, row])
+        self._observed, self._unexplained = np.vstack([self._observed, point]), self._unexplained - row**2
+
+    def predict(self, figures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation at each point, from the figure of each observed point in the order of
+        their addition."""
+        mean = float(figures.mean())
+        white = self._inverse @ (figures - mean)
+        variance = max(float(white @ white) / len(figures), 1e-10)
+        return mean + white @ self._white, np.sqrt(variance * np.maximum(self._unexplained, 1e-12))
+
+
+def apart(a: np.ndarray, b: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the distance between any two points in each parameter: (parameters, rows of ``a``, rows of ``b``)."""
+    distances = np.zeros((groups.max() + 1, len(a), len(b)), dtype=a.dtype)
+    for column, group in enumerate(groups):
+        distances[group] += np.abs(a[:, column, None] - b[:, column])
+    return distances
+
+
+def covariance(distances: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """Return the covariance of points at these distances in each parameter."""
+    total = np.ones(distances.shape[1:], dtype=distances.dtype)
+    for distance, scale in zip(distances, scales, strict=True):
+        total *= _link(distance, scale)
+    return total
+
+
+def _link(distance: np.ndarray, scale: float) -> np.ndarray:
+    near = distance * distance.dtype.type(sqrt(5) / scale)
+    return 0.5 + 0.5 * (1 + near + near**2 / 3) * np.exp(-near)
+
+
+def _factor(kernel: np.ndarray, noise: float) -> np.ndarray:
+    """Return the Cholesky factor, with as much noise as it takes: the distance of a parameter with several coordinates
+    is a sum, for which the kernel need not be positive definite."""
+    try:
+        return np.linalg.cholesky(kernel + (noise + 1e-9) * np.eye(len(kernel)))
+    except np.linalg.LinAlgError:
+        return _factor(kernel, 10 * noise + 1e-6)

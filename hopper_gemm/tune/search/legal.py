@@ -14,11 +14,9 @@ from hopper_gemm.tune.parameters import DEFAULTS, FIELDS
 
 
 class LegalSpace:
-    """Legal configs, resolved and each once, with a number, a category of each parameter, and coordinates.
-
-    Of the parameters that vary, those that tell the configs apart are kept: ``stages`` is dropped where it follows from
-    the tile. With ``as_text`` Optuna sees numbers as categories too, not as integers in their range.
-    """
+    """Legal configs, resolved and each once, with a number, a category of each parameter, and coordinates. Of the
+    parameters that vary, those that tell the configs apart are kept: ``stages`` is dropped where it follows from the
+    tile. With ``as_text`` Optuna sees numbers as categories too, not as integers in their range."""
 
     def __init__(self, configs: Sequence[GemmConfig], *, as_text: bool = False) -> None:
         if not configs:
@@ -44,13 +42,12 @@ class LegalSpace:
     def distributions(self) -> dict[str, BaseDistribution]:
         """Numbers as integers between the least and the greatest, words as categories of text: a journal turns tuples
         into lists, and flags have no order."""
-        return {name: self._distribution(name) for name in self.names}
-
-    def _distribution(self, name: str) -> BaseDistribution:
-        values = self.categories[name]
-        if self._as_number[name]:
-            return IntDistribution(values[0], values[-1], log=values[0] > 0)
-        return CategoricalDistribution([str(value) for value in values])
+        return {
+            name: IntDistribution(values[0], values[-1], log=values[0] > 0)
+            if self._as_number[name]
+            else CategoricalDistribution([str(value) for value in values])
+            for name, values in self.categories.items()
+        }
 
     def parameters(self, number: int) -> dict[str, str | int]:
         """Return a config as Optuna's parameters."""
@@ -58,10 +55,8 @@ class LegalSpace:
         return {name: value if self._as_number[name] else str(value) for name, value in values.items()}
 
     def like(self, config: GemmConfig) -> int | None:
-        """Return the number of the config that equals another in every parameter of this space, or None.
-
-        A config of an earlier study thus stands for the config that has the same parameters and any new ones.
-        """
+        """Return the number of the config that equals another in every parameter of this space, or None: a config of an
+        earlier study stands for the config that has the same parameters and any new ones."""
         return self.find({name: _value(config, name) for name in self.names})
 
     def find(self, parameters: Mapping[str, Any]) -> int | None:
@@ -99,9 +94,7 @@ class LegalSpace:
 
 def _kept(configs: list[GemmConfig]) -> tuple[tuple[str, ...], dict[str, list[Any]], np.ndarray]:
     """Return the parameters that tell configs apart, the values of each in order, and the codes of each config.
-
-    ``classes`` numbers the configs by the parameters kept so far; a parameter that splits no class is dropped.
-    """
+    ``classes`` numbers the configs by the parameters kept so far; a parameter that splits no class is dropped."""
     names, categories, columns = [], {}, []
     classes = np.zeros(len(configs), dtype=np.int64)
     for name in FIELDS:

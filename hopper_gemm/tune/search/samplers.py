@@ -37,21 +37,16 @@ class LegalSampler(optuna.samplers.BaseSampler):
         self.space = space
         self.losses: dict[int, float] = {}
         """:func:`loss` of the configs that ran, by number, those of earlier studies included."""
-        self.failed: set[int] = set()
-        """Numbers of the configs that did not run."""
-        self.pending: dict[int, optuna.Trial] = {}
-        """Trials that are being measured, by number of their config."""
+        self.failed: set[int] = set()  # numbers of the configs that did not run
+        self.pending: dict[int, optuna.Trial] = {}  # trials that are being measured, by number of their config
         self._rng = np.random.default_rng(seed)
         self._initial = list(dict.fromkeys(initial))
         self._free = np.ones(len(space), dtype=bool)
         self._study = optuna.create_study(direction="maximize", sampler=self)
 
     def ask(self) -> int:
-        """Return the number of a config that was not tried; it is pending from now on.
-
-        Raises:
-            ValueError: every config was tried.
-        """
+        """Return the number of a config that was not tried; it is pending from now on. ValueError if every config was
+        tried."""
         trial = self._study.ask(self.space.distributions)
         number = self.space.find(trial.params)
         assert number is not None
@@ -121,7 +116,6 @@ class Ranked(LegalSampler):
         self._predicted = predicted
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """Return the free config with the best prediction."""
         return int(free[self._predicted[free].argmin()])
 
 
@@ -144,7 +138,6 @@ class Plugged(LegalSampler):
         self._sampler = sampler
 
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
-        """Return the free config nearest to the sampler's suggestion."""
         joint = self._sampler.infer_relative_search_space(study, trial)
         suggested = self._sampler.sample_relative(study, trial, joint)
         for name, distribution in self.space.distributions.items():

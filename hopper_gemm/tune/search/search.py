@@ -88,11 +88,9 @@ class Search:
         return not any(task.open for task in self._tasks)
 
     def propose(self, worker: str = "") -> Point | None:
-        """Return a point for a worker to measure; None where there is none, or none now.
-
-        A worker stays with a task until the task's search is over, then takes a task without a worker; where there is
-        none, it helps another worker.
-        """
+        """Return a point for a worker to measure; None where there is none, or none now. A worker stays with a task
+        until the task's search is over, then takes a task without a worker; where there is none, it helps another
+        worker."""
         if self._most is not None and self._most <= 0:
             return None
         for task in sorted(self._tasks, key=lambda task: (task.worker != worker, task.worker is not None)):
@@ -209,11 +207,8 @@ class _Task:
 
 def earlier_rows(folder: Path, gpu: str) -> list[Row]:
     """Return the rows of an earlier study that ran, for a warm start on a GPU, whose name is empty if it is not known
-    yet. A relative folder is looked up in the current folder and in the checkout.
-
-    Raises:
-        ResultsError: there is no such study, or it was recorded on another kind of GPU.
-    """
+    yet. A relative folder is looked up in the current folder and in the checkout. ResultsError if there is no such
+    study, or it was recorded on another kind of GPU."""
     study = read_study(here_or_recorded(folder))
     other = study.provenance["gpu"]["name"]
     if gpu and other != gpu:
@@ -230,15 +225,11 @@ def make(
     earlier: Sequence[tuple[GemmConfig, float, float]] = (),
     initial: Sequence[int] = (),
 ) -> LegalSampler:
-    """Return a new sampler by its name of :data:`SAMPLERS`.
+    """Return a new sampler by its name of :data:`SAMPLERS`; ValueError if there is none.
 
     Guided samplers try the ``initial`` configs, by number, then ``seeds`` more: up to half of them the best of
     ``earlier`` studies, whose configs come with speedup and prediction, the others the model's, by the predicted
-    logarithm of the time of each config.
-
-    Raises:
-        ValueError: there is no such sampler.
-    """
+    logarithm of the time of each config."""
     if name == "exhaustive":
         return Ranked(space, seed, np.arange(len(space)))
     if name == "random":

@@ -56,7 +56,6 @@ class RecordedTask:
 
     @property
     def best(self) -> float:
-        """The greatest recorded speedup."""
         return float(np.nanmax(self.speedups))
 
 
@@ -105,11 +104,8 @@ class Curve:
 
 def play(recorded: RecordedTask, sampler: str, seed: int, trials: int, ahead: int = 1) -> tuple[list[int], np.ndarray]:
     """Let a sampler search a recorded task; return the configs tried, by number in their order, and the best speedup
-    after each.
-
-    The sampler tries ``trials`` configs at most, first some of the model, with ``ahead`` trials pending at a time; with
-    the suffix :data:`BLIND` it gets no prediction.
-    """
+    after each. The sampler tries ``trials`` configs at most, first some of the model, with ``ahead`` trials pending at
+    a time; with the suffix :data:`BLIND` it gets no prediction."""
     space, predicted, seeds = recorded.space, recorded.predicted, 4
     if sampler.endswith(BLIND):  # not constant, so that the first config is random
         predicted, seeds = np.random.default_rng(seed).uniform(0, 1e-12, len(space)), 0
@@ -152,14 +148,8 @@ def simulate(
     watch: Callable[[str], None] = lambda text: None,
 ) -> list[Curve]:
     """Let every sampler search every task with several seeds; ``exhaustive`` and ``prior`` are deterministic and run
-    once.
-
-    A run has ``trials``, by default a quarter of the space, and at least 40. ``watch`` is called with a line of text
-    before each sampler.
-
-    Raises:
-        ValueError: there is no such sampler.
-    """
+    once. A run has ``trials``, by default a quarter of the space, and at least 40. ``watch`` is called with a line of
+    text before each sampler. ValueError if there is no such sampler."""
     unknown = [name for name in samplers if name.removesuffix(BLIND) not in SAMPLERS]
     if unknown:
         raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
@@ -176,11 +166,8 @@ def simulate(
 
 
 def recorded_tasks(folder: Path) -> list[RecordedTask]:
-    """Return the tasks of a recorded sweep, or of a map's rows over torch.mm.
-
-    Raises:
-        ResultsError: the folder holds neither, or no task with two configs that ran.
-    """
+    """Return the tasks of a recorded sweep, or of a map's rows over torch.mm; ResultsError if the folder holds neither,
+    or no task with two configs that ran."""
     rows = read_study(folder).stage("sweep", "map")
     paired = [row for row in rows if row.stage == "sweep" or row.point.against == "cublas"]
     by_name = grouped(paired, lambda row: place_of(row.point))

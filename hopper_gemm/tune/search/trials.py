@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +25,26 @@ from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import place_of
 
-EVALUATOR = "PED-ANOVA"
-LEAST = 10
-"""Fewest configs from which importance is computed."""
-
 
 def importances(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     """Return for each task of a sweep's rows the evaluator's name and each parameter's importance, the greatest
-    first."""
+    first; of no task with fewer than ten configs that ran."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     importance = {}
     for task, ran in grouped((row for row in rows if row.ok), lambda row: place_of(row.point)).items():
-        if len(ran) < LEAST:
+        if len(ran) < 10:
             continue
-        space = LegalSpace([row.point.config for row in ran], as_text=True)
         study = optuna.create_study(direction="maximize")
-        for number, row in enumerate(ran):
-            study.add_trial(ended_trial(space, number, float(row.figures["speedup"])))
+        _add(study, ran)
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
         parameters = {k: round(v, 4) for k, v in shares.items()}
-        importance[task] = {"evaluator": EVALUATOR, "of": "speedup", "parameters": parameters}
+        importance[task] = {"evaluator": "PED-ANOVA", "of": "speedup", "parameters": parameters}
     return importance
 
 
 def write_journal(study: Study, path: Path) -> None:
-    """Write the rows of a sweep or a search as a journal, whole or not at all, in a file that must not exist.
-
-    Raises:
-        ResultsError: the study has no such rows, or the file exists or cannot be written.
-    """
+    """Write the rows of a sweep or a search as a journal, whole or not at all. ResultsError if the study has no such
+    rows, or the file exists or cannot be written."""
     trials = [row for row in study.stage("sweep") if not row.point.is_baseline and row.status != "illegal"]
     tasks = grouped(trials, lambda row: place_of(row.point))
     if not tasks:
@@ -66,12 +57,14 @@ def write_journal(study: Study, path: Path) -> None:
             journal = Path(folder, "journal")
             storage = JournalStorage(JournalFileBackend(str(journal)))
             for task, rows in tasks.items():
-                space = LegalSpace([row.point.config for row in rows], as_text=True)
                 name = f"{study.provenance['study']}/{task}"
-                written = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-                for number, row in enumerate(rows):
-                    noted = {"status": row.status, "reason": row.reason}
-                    written.add_trial(ended_trial(space, number, speedup_of(row), **noted))
+                _add(optuna.create_study(study_name=name, storage=storage, direction="maximize"), rows)
             os.replace(journal, path)
     except OSError as error:
         raise ResultsError(f"{path} cannot be written ({error.strerror}); name another file with --optuna") from None
+
+
+def _add(study: optuna.Study, rows: Sequence[Row]) -> None:
+    space = LegalSpace([row.point.config for row in rows], as_text=True)
+    for number, row in enumerate(rows):
+        study.add_trial(ended_trial(space, number, speedup_of(row), status=row.status, reason=row.reason))

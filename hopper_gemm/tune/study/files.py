@@ -37,11 +37,8 @@ def here_or_recorded(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file without a byte-order mark.
-
-    Raises:
-        ResultsError: no such file, or not UTF-8; with the line.
-    """
+    """Return the text of a file without a byte-order mark; a ResultsError names what is missing, or the line that is no
+    UTF-8."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -72,11 +69,7 @@ def _json_of(text: str, path: Path) -> Any:
 
 def read_object(path: Path, checks: bool = True) -> dict[str, Any]:
     """Return the object of a JSON file that :func:`write_sealed` wrote; unless ``checks``, of one whose sum is missing
-    or wrong too.
-
-    Raises:
-        ResultsError: it holds something else, or was changed since.
-    """
+    or wrong too. ResultsError if it holds something else, or was changed since."""
     text = read_text(path)
     value = _json_of(text, path)
     if not isinstance(value, dict):
@@ -95,11 +88,8 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file so that at every moment it holds the old content or the new, also after a power cut.
-
-    Raises:
-        ResultsError: it cannot be written.
-    """
+    """Replace a file so that at every moment it holds the old content or the new, also after a power cut; ResultsError
+    if it cannot be written."""
     try:
         replace_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
@@ -114,10 +104,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class FileLock:
-    """An exclusive lock on a file. The kernel frees it when its holder ends, however it ends.
-
-    The file is made by :meth:`take` and removed by :meth:`release`; a killed holder leaves it, free to be taken.
-    """
+    """An exclusive lock on a file, which :meth:`take` makes and :meth:`release` removes. The kernel frees it when its
+    holder ends, however it ends; a killed holder leaves the file, free to be taken."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -125,10 +113,7 @@ class FileLock:
 
     def take(self, note: str = "") -> bool:
         """Take the lock unless it is held; return True if taken. Others read the note: who holds it, since when.
-
-        Raises:
-            ResultsError: the file cannot be made.
-        """
+        ResultsError if the file cannot be made."""
         import fcntl  # no such module on Windows, where tables are still read
 
         while True:

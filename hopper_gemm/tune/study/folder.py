@@ -1,11 +1,13 @@
 """A results folder that grows: one process at a time appends whole rows to it, and what is on disk stays.
 
 Rows are the only truth. ``provenance.json`` says of which question, GPU and kernel they are, and, once a study is
-finished, how many there were and a digest of them, so that rows that vanished or were swapped are noticed.
+finished, how many there were and a digest of them, so that rows that vanished or were swapped are noticed. The rows
+of a finished study may be packed; readers take either.
 """
 
 from __future__ import annotations
 
+import lzma
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper_gemm.model.tuned import sync_folder
-from hopper_gemm.tune.study.files import FileLock, write_sealed
+from hopper_gemm.tune.study.files import FileLock, write_sealed, write_whole
 from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import (
     ROWS,
@@ -23,6 +25,7 @@ from hopper_gemm.tune.study.reader import (
     lost_rows,
     packed,
     read_provenance,
+    read_study,
     rows_and_digest,
     whole_lines,
 )
@@ -35,18 +38,14 @@ ELSEWHERE = "name another folder with --out"
 
 class StudyFolder:
     """The files of a study, in a folder that need not exist yet. The constructor reads and checks; it changes nothing.
-
-    Raises:
-        ResultsError: the folder takes no rows, or a file in it is damaged.
-    """
+    ResultsError if the folder takes no rows, or a file in it is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[RowKey, Row] = {}
         self.provenance: dict[str, Any] | None = None
         self._names = NAMES
-        self.remark = ""
-        """A remark for the user on the rows that the folder holds."""
+        self.remark = ""  # remark for the user on the rows that the folder holds
         if path.exists() and not path.is_dir():
             raise ResultsError(f"{path} is a file; name a folder with --out")
         if not path.is_dir():
@@ -57,11 +56,8 @@ class StudyFolder:
         self._read()
 
     def refuse_another(self, identity: Mapping[str, Any]) -> None:
-        """Refuse an :func:`identity_of` another question, source, kind of GPU or kernel.
-
-        Raises:
-            ResultsError: the folder is of another; says what.
-        """
+        """Raise a ResultsError on an :func:`identity_of` another question, source, kind of GPU or kernel; it says
+        which."""
         if self.provenance is None:
             return
         mine = identity_of(self.provenance)
@@ -73,10 +69,7 @@ class StudyFolder:
     @contextmanager
     def held(self, fresh: Mapping[str, Any]) -> Iterator[None]:
         """Make and lock the folder: two processes would mix their rows. ``fresh`` is a new study's provenance.
-
-        Raises:
-            ResultsError: it cannot be written, another process holds it, or it is of another study.
-        """
+        ResultsError if it cannot be written, another process holds it, or it is of another study."""
         self.refuse_another(identity_of(fresh))
         made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
@@ -104,11 +97,8 @@ class StudyFolder:
                     folder.rmdir()  # only where nothing was written
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows and wait until they are on the disk.
-
-        Raises:
-            ResultsError: a row is there already, or the file cannot take it.
-        """
+        """Add rows and wait until they are on the disk; ResultsError if one is there already, or the file cannot take
+        it."""
         if not rows:
             return
         path = self.path / ROWS
@@ -133,7 +123,8 @@ class StudyFolder:
     def note(self, **changed: Any) -> None:
         """Write the provenance with some keys changed; None removes a key unless it may be null."""
         provenance = {**(self.provenance or {}), **changed}
-        self.provenance = {name: value for name, value in provenance.items() if value is not None or name in _NULL}
+        nullable = ("facet_rows", "facet_cols", "commit")
+        self.provenance = {name: value for name, value in provenance.items() if value is not None or name in nullable}
         write_sealed(self.path / PROVENANCE, self.provenance)
 
     def finish(self, finished: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
@@ -185,9 +176,6 @@ class StudyFolder:
             raise ResultsError(f"another run ({holder}) is at work in {self.path}; wait for it, or {ELSEWHERE}")
 
 
-_NULL = ("facet_rows", "facet_cols", "commit")
-
-
 def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of provenance that must match for a folder to be continued; mismatches come in this order."""
     measured = provenance["source"] == "measured"
@@ -198,3 +186,20 @@ def identity_of(provenance: Mapping[str, Any]) -> dict[str, Any]:
         "kernel": provenance.get("kernel") if measured else None,
         "record": None if measured else provenance.get("record"),
     }
+
+
+def pack(folder: Path) -> dict[str, tuple[int, int]]:
+    """Compress the rows of a finished study, which takes no more rows then; return the bytes of its rows as CSV and
+    packed, by the name of the packed file. Killed at any moment it loses nothing; the same call continues. ResultsError
+    if the folder is no study, a damaged one, or is packed already; or its rows do not come back."""
+    source, target = folder / ROWS, packed(folder)
+    read_study(folder)
+    if not source.is_file():
+        raise ResultsError(f"{folder} is packed already; hopper-gemm table {folder} reads it as it is")
+    plain = source.read_bytes()
+    content = lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME)
+    if lzma.decompress(content) != plain:
+        raise ResultsError(f"{source} does not come back from its compressed form and stays; report it with the file")
+    write_whole(target, content)
+    source.unlink()
+    return {target.name: (len(plain), len(content))}

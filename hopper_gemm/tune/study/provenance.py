@@ -78,18 +78,6 @@ def _config(value: Any) -> str:
     return ""
 
 
-SPEC = Object(
-    {
-        **dict.fromkeys(("sampler", "name", "config"), TEXT),
-        **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
-        "data": TEXTS,
-        "space": SPACE,
-        "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
-        "steady": Object({...: NUMBER}, ("settle", "window")),
-        "final": Object({"best": INTEGER}),
-    }
-)
-
 RUNG = {"name": TEXT, "adds": TEXT, "from": MAYBE_TEXT, "config": _config}
 SHAPE = Object(
     {
@@ -102,7 +90,17 @@ SHAPE = Object(
         **dict.fromkeys(("searched", "at_work", "seconds"), NUMBER),
         "created": _moment,
         "gpu": Object({"name": TEXT, "driver": TEXT, "uuid": TEXT}, ("name",)),
-        "spec": SPEC,
+        "spec": Object(
+            {
+                **dict.fromkeys(("sampler", "name", "config"), TEXT),
+                **{name: [TEXT] for name in ("regimes", "contexts", "against", "warm_start")},
+                "data": TEXTS,
+                "space": SPACE,
+                "burst": Object({...: NUMBER}, ("rest", "warm", "timed")),
+                "steady": Object({...: NUMBER}, ("settle", "window")),
+                "final": Object({"best": INTEGER}),
+            }
+        ),
         "versions": Object({...: MAYBE_TEXT}),
         **dict.fromkeys(("missing", "finalists_from"), Object({...: TEXT})),
         "boards": [TEXT],
@@ -123,11 +121,8 @@ SHAPE = Object(
 
 
 def checked(provenance: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a provenance file.
-
-    Raises:
-        ResultsError: a key is missing or its value is none that a reader could use; the message names it.
-    """
+    """Return the content of a provenance file. A ResultsError names the key that is missing, or whose value no reader
+    could use."""
     version = provenance.get("schema_version")
     if isinstance(version, int) and version != SCHEMA_VERSION:
         fix = "update hopper-gemm" if version > SCHEMA_VERSION else "read it with the release that wrote it"

@@ -40,17 +40,12 @@ class Study:
     provenance: dict[str, Any]
 
     def stage(self, *names: str) -> list[Row]:
-        """Return the rows of some stages."""
         return [row for row in self.rows if row.stage in names]
 
 
 def read_study(folder: Path) -> Study:
-    """Read a results folder.
-
-    Raises:
-        ResultsError: it is none, a file in it is damaged, or its rows are not those with which its study was finished;
-            the message says where.
-    """
+    """Read a results folder. A ResultsError says where: it is none, a file in it is damaged, or its rows are not those
+    with which its study was finished."""
     if not folder.is_dir():
         raise ResultsError(f"{folder} is not a folder; name a results folder such as results/h200/seed-table")
     if not has_rows(folder):
@@ -83,13 +78,9 @@ def _too_short(rows: Iterable[Row], gpu: Mapping[str, Any]) -> str:
 
 
 def lost_rows(folder: Path, provenance: Mapping[str, Any], rows: Sequence[Row], digest: str) -> str:
-    """Return in words how many rows a finished study lost; empty if none, or if the study is not finished.
-
-    ``digest`` is the :func:`digest_of` its lines.
-
-    Raises:
-        ResultsError: a row is of another study, or rows were added or exchanged since the study was finished.
-    """
+    """Return in words how many rows a finished study lost; empty if none, or if the study is not finished. ``digest``
+    is the :func:`digest_of` its lines. ResultsError if a row is of another study, or rows were added or exchanged since
+    the study was finished."""
     path = folder / ROWS
     foreign = [row.study for row in rows if row.study != provenance["study"]]
     if foreign:
@@ -132,11 +123,8 @@ def recorded_folders(name: str = "*") -> list[Path]:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Return the origin of a study's figures.
-
-    Raises:
-        ResultsError: no such file, or a key is missing or of the wrong type.
-    """
+    """Return the origin of a study's figures. ResultsError if there is no such file, or a key is missing or of the
+    wrong type."""
     path = folder / PROVENANCE
     if path.is_file():
         return checked(read_object(path), path)
@@ -149,11 +137,8 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
-    """Return the rows of a folder, packed or not, and the :func:`digest_of` their lines.
-
-    Raises:
-        ResultsError: a file is damaged, or holds a row twice.
-    """
+    """Return the rows of a folder, packed or not, and the :func:`digest_of` their lines. ResultsError if a file is
+    damaged, or holds a row twice."""
     path, lines = whole_lines(folder)
     names = column_names(path, lines)
     first_lines: dict[RowKey, int] = {}
@@ -164,7 +149,11 @@ def rows_and_digest(folder: Path) -> tuple[list[Row], str]:
             row = parser.row(values_of(line, names))
         except ValueError as error:
             fault = f"line {number}: {error}; restore the file, or delete this row to measure it again"
-            if not any(_agrees(other, names) for other in lines[1:]):
+            agreeing = 0
+            for other in lines[1:]:
+                with suppress(ValueError):
+                    agreeing += bool(values_of(other, names))
+            if not agreeing:
                 fault = "line 1: no row was written under these column names; restore the file"
             raise ResultsError(f"{path}, {fault}") from None
         first = first_lines.setdefault(row.key, number)
@@ -180,11 +169,8 @@ def digest_of(lines: Iterable[str]) -> str:
 
 
 def whole_lines(folder: Path) -> tuple[Path, list[str]]:
-    """Return the file of a folder's rows, and its lines, the column names first; packed or not.
-
-    Raises:
-        ResultsError: it is no text, or cannot be unpacked.
-    """
+    """Return the file of a folder's rows, and its lines, the column names first; packed or not. ResultsError if it is
+    no text, or cannot be unpacked."""
     path = folder / ROWS
     if path.is_file():
         text = read_text(path)
@@ -203,10 +189,7 @@ def whole_lines(folder: Path) -> tuple[Path, list[str]]:
 
 def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
     """Return the columns that a file's first line names, without its sum; the present ones for an empty file.
-
-    Raises:
-        ResultsError: it names an unknown column, one twice, or not all of :data:`REQUIRED`.
-    """
+    ResultsError if it names an unknown column, one twice, or not all of :data:`REQUIRED`."""
     *names, last = lines[0].split(",") if lines else (*NAMES, SUM)
     missing = [name for name in REQUIRED if name not in names] or [SUM] * (last != SUM)
     strange = [name for name in names if name not in NAMES]
@@ -217,19 +200,10 @@ def column_names(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
     raise ResultsError(f"{path}, line 1: {what}; it is no file of rows, restore it")
 
 
-def _agrees(line: str, names: Sequence[str]) -> bool:
-    """Return True if a line was written under these column names, and is whole."""
-    with suppress(ValueError):
-        return bool(values_of(line, names))
-    return False
-
-
 def frame_of(rows: Sequence[Row]) -> Any:
     """Return rows as a frame: every column of the schema with its kind, and those of
-    :data:`hopper_gemm.tune.study.schema.PAIRS`.
-
-    Integers stay integers where they are missing in other rows; flags stay true or false, or a word.
-    """
+    :data:`hopper_gemm.tune.study.schema.PAIRS`. Integers stay integers where they are missing in other rows; flags stay
+    true or false, or a word."""
     import pandas as pd
 
     records = [row.as_dict() for row in rows]
@@ -244,11 +218,9 @@ def frame_of(rows: Sequence[Row]) -> Any:
 
 
 def missing(study: Study) -> str:
-    """Return the rows that a study lacks by its provenance, in words; empty for a study that ended.
-
-    A study lacks finals that its spec wants, or, if its run never ended, some of its rows. The rows of such a study may
-    have been counted afterwards (``finished.counted``); it lacks the same.
-    """
+    """Return the rows that a study lacks by its provenance, in words: finals that its spec wants, or, if its run never
+    ended, some of its rows; empty for a study that ended. The rows of such a study may have been counted afterwards
+    (``finished.counted``); it lacks the same."""
     provenance = study.provenance
     if "counted" not in provenance.get("finished", {"counted": ""}):
         return ""

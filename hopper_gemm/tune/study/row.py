@@ -31,8 +31,6 @@ WAY = ("regime", "context", "against", "data")
 ORIGIN = ("study", "source", "gpu", "board")
 """Columns that say where a row comes from."""
 
-KINDS = {"integer": "an integer", "number": "a finite number"}
-
 
 class ResultsError(ValueError):
     """A results folder or file is not what it should be; the message says which, where in it, and what to do."""
@@ -112,11 +110,8 @@ class RowParser:
         self._cache: dict[tuple[Any, ...], Any] = {}
 
     def row(self, values: Sequence[str]) -> Row:
-        """Return the row of a line.
-
-        Raises:
-            ValueError: a value is not of its column's kind, or a status, stage or point is invalid.
-        """
+        """Return the row of a line; ValueError if a value is not of its column's kind, or a status, stage or point is
+        invalid."""
         shown = [text if text.isprintable() else printable(text) for text in values]
         texts = dict.fromkeys(REQUIRED, "") | dict(zip(self._names, shown, strict=True))
         for name, allowed in (("status", STATUSES), ("stage", STAGES)):
@@ -149,6 +144,8 @@ def _converter(name: str, kind: str) -> Callable[[str], Any]:
     if kind in ("text", "flag"):
         return lambda text: FLAGS.get(text, text) if kind == "flag" else text
 
+    wanted = "an integer" if kind == "integer" else "a finite number"
+
     def number(text: str) -> float | int:
         try:
             if kind == "integer":
@@ -157,7 +154,7 @@ def _converter(name: str, kind: str) -> Callable[[str], Any]:
                 return value
         except ValueError:
             pass
-        raise ValueError(f"{name} must be {KINDS[kind]} but got {text[:40]!r}")
+        raise ValueError(f"{name} must be {wanted} but got {text[:40]!r}")
 
     return number
 
@@ -197,11 +194,8 @@ def summed(texts: Sequence[str], names: Sequence[str]) -> str:
 
 
 def values_of(line: str, names: Sequence[str]) -> list[str]:
-    """Return the values of a :func:`summed` line without its check sum.
-
-    Raises:
-        ValueError: it has more values or fewer, or was changed, or was written under other names.
-    """
+    """Return the values of a :func:`summed` line without its check sum; ValueError if it has more values or fewer, or
+    was changed, or was written under other names."""
     try:
         *values, _ = next(csv.reader([line], strict=True)) if '"' in line else line.split(",")
     except csv.Error as error:
@@ -214,11 +208,7 @@ def values_of(line: str, names: Sequence[str]) -> list[str]:
 
 
 def samples_of(text: str) -> tuple[Sample, ...]:
-    """Return the samples that a column holds.
-
-    Raises:
-        ValueError: it is no list of samples.
-    """
+    """Return the samples that a column holds; ValueError if it is no list of samples."""
     samples = []
     for word in text.split():
         parts = word.split(":")

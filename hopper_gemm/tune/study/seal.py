@@ -19,11 +19,8 @@ def seal(path: Path, ended: bool = False) -> str:
 
     Rows carry sums of their own; what a finished study says of them must hold, but the order of its rows, which earlier
     versions did not note, is noted now. If ``ended``, the rows of a study that was stopped before its end are counted
-    too, and noted as all that it has.
-
-    Raises:
-        ResultsError, TunedTableError: a file is damaged, or does not hold the rows with which its study was finished.
-    """
+    too, and noted as all that it has. ResultsError or TunedTableError if a file is damaged, or does not hold the rows
+    with which its study was finished."""
     if path.is_file() and path.name != PROVENANCE:
         value = read_json(path)
         if isinstance(value, list) or (isinstance(value, dict) and "entries" in value):
@@ -48,11 +45,7 @@ def seal(path: Path, ended: bool = False) -> str:
 
 def seal_tuned(path: Path) -> int:
     """Write the sum of a tuned table anew, such as of one that an earlier version wrote or a person corrected; return
-    the number of its entries.
-
-    Raises:
-        TunedTableError: it is no tuned table, an entry is invalid, or it cannot be written.
-    """
+    the number of its entries. TunedTableError if it is no tuned table, an entry is invalid, or it cannot be written."""
     try:
         with table_lock(path):
             table = parsed(path.read_text(encoding="utf-8"))

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.limits import limit_seconds
 from hopper_gemm.tune.study.files import suite_file
-from hopper_gemm.tune.study.spec import ProblemSection, SpecError, lines_of, read_toml
+from hopper_gemm.tune.study.spec import ProblemSection, Section, SpecError, lines_of, read_toml
 
 
 class ShapeSection(ProblemSection):
@@ -26,10 +26,8 @@ class ShapeSection(ProblemSection):
     search: bool = False  # the map's whole space is searched on it
 
 
-class Shapes(BaseModel):
+class Shapes(Section):
     """A list of problems."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
     question: str = ""
@@ -50,11 +48,7 @@ class Shapes(BaseModel):
 
 
 def read_shapes(path: Path | None = None) -> Shapes:
-    """Read a list of problems, the suite if no path is given.
-
-    Raises:
-        SpecError: no such file, not TOML, or not such a list; all mistakes at once, one line each.
-    """
+    """Read a list of problems, the suite if no path is given. A SpecError has all mistakes at once, one line each."""
     path = path or suite_file()
     try:
         return Shapes(**read_toml(path))
@@ -64,11 +58,8 @@ def read_shapes(path: Path | None = None) -> Shapes:
 
 def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple[str, str, tuple[GemmProblem, ...]]:
     """Return name, question and problems of a list, or of sizes: m, n and k of one problem after the other. Without
-    either it is the suite. In steady state a list has only the problems that are marked so.
-
-    Raises:
-        SpecError, ValueError: a mistake in the file or the sizes; one line each.
-    """
+    either it is the suite. In steady state a list has only the problems that are marked so. SpecError or ValueError for
+    a mistake in the file or the sizes; one line each."""
     if sizes:
         if shapes is not None:
             raise ValueError("give the problems as M N K or as a list with --shapes, not both")
@@ -86,10 +77,6 @@ def problems_of(shapes: Path | None, sizes: Sequence[int], regime: str) -> tuple
 STRATA = (4e-6, 8e-6, 30e-6, 150e-6, float("inf"))
 """Ends of the strata by torch.mm's time, seconds: a stratum begins where the one before it ends."""
 
-TORCH_LAUNCH_SECONDS = 1.3e-6
-"""Time of torch.mm beyond the roofline, about: from 64 us on the roofline alone is within 10 % of most recorded times,
-below it torch.mm takes 1 to 4 us longer."""
-
 
 def stratum_of(seconds: float) -> int:
     """Return the index of the stratum of a time of torch.mm.
@@ -102,5 +89,6 @@ def stratum_of(seconds: float) -> int:
 
 
 def expected_seconds(problem: GemmProblem) -> float:
-    """Return the expected time of torch.mm, roofline and launch, which sorts problems into strata."""
-    return limit_seconds(problem) + TORCH_LAUNCH_SECONDS
+    """Return the expected time of torch.mm, which sorts problems into strata: roofline and 1.3 us. From 64 us on the
+    roofline alone is within 10 % of most recorded times, below it torch.mm takes 1 to 4 us longer."""
+    return limit_seconds(problem) + 1.3e-6

@@ -79,11 +79,7 @@ def count(spec: Spec) -> int:
 def points(spec: Spec, only: Collection[Point] | None = None) -> dict[Point, str]:
     """Return every point, or those of ``only``, with the reasons why it cannot run, empty if it can. For each regime
     (bursts first: they are quick), context, problem and kind of data, every config in the order of the file, the last
-    parameter fastest. What a spec keeps is chosen among ``only``.
-
-    Raises:
-        SpecError: a problem has more than :data:`MOST`.
-    """
+    parameter fastest. What a spec keeps is chosen among ``only``. SpecError if a problem has more than :data:`MOST`."""
     ruled = {}
     configs = None if only is None else {point.config for point in only}
     for alone in spec.each():
@@ -114,7 +110,6 @@ class Space:
 
     @cached_property
     def legal(self) -> list[Point]:
-        """Return the points that can run."""
         return [point for point, why in self.points.items() if not why]
 
 
@@ -165,22 +160,19 @@ def _of_problem(spec: Spec, problem: GemmProblem, only: Collection[GemmConfig] |
 
 
 def _refusals(spec: Spec) -> Mapping[Kernel, tuple[str, ...]]:
-    """Return every config with the rules that refuse it, whatever the problem.
-
-    What is set at launch plays no part in what a config takes of an SM, so that large grids are resolved and checked
-    once for each way to compile; and a list of problems that are tuned in one space pays for it once.
-    """
+    """Return every config with the rules that refuse it, whatever the problem. What is set at launch plays no part in
+    what a config takes of an SM, so that large grids are resolved and checked once for each way to compile; and a list
+    of problems that are tuned in one space pays for it once."""
     key = spec.model_dump_json(include={"space", "grids", "rungs", "lower_to_fit"})
     if key not in _LAST:
-        while len(_LAST) >= SPACES:
+        while len(_LAST) >= 4:
             del _LAST[next(iter(_LAST))]
         _LAST[key] = _enumerated(spec)
     return _LAST[key]
 
 
-SPACES = 4
 _LAST: dict[str, dict[Kernel, tuple[str, ...]]] = {}
-"""The last spaces enumerated: short, long and large-output problems of a list each have their own space."""
+"""The last four spaces enumerated: short, long and large-output problems of a list each have their own space."""
 
 
 def _enumerated(spec: Spec) -> dict[Kernel, tuple[str, ...]]:

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from hopper_gemm.model.config import current
 from hopper_gemm.model.problem import DATA, GemmProblem, shown
 from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
-from hopper_gemm.tune.parameters import WIDEST, current_values
+from hopper_gemm.tune.parameters import WIDEST
 from hopper_gemm.tune.statistics import Look
 from hopper_gemm.tune.study.files import here_or_recorded, read_text
 from hopper_gemm.tune.study.row import ResultsError
@@ -43,11 +44,8 @@ class SpecError(ValueError):
 
 
 def fields_of(name: str, value: Any) -> dict[str, Any]:
-    """Return a choice of the space as fields of the config.
-
-    Raises:
-        ValueError: a pair, such as a cluster, that is not written as ``"2x1"``.
-    """
+    """Return a choice of the space as fields of the config; ValueError for a pair, such as a cluster, that is not
+    written as ``"2x1"``."""
     if name not in PAIRS:
         return {name: value}
     m, cross, n = str(value).partition("x")
@@ -63,7 +61,7 @@ def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
         renamed = []
         for value in given if isinstance(given, list) else [given]:
             try:
-                fields = current_values(fields_of(name, value))
+                fields = current(fields_of(name, value), WIDEST)
                 WIDEST(**fields)
                 renamed.append(value if name in PAIRS else next(iter(fields.values())))
             except ValueError as error:
@@ -83,11 +81,13 @@ Grid = Annotated[dict[str, Any], AfterValidator(_renamed)]
 """For each parameter a value or a list of them; :data:`WIDEST` says which values there are."""
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of a file, in which an unknown key is a mistake."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ProblemSection(_Section):
+class ProblemSection(Section):
     """One problem: m, n, k, and optionally dtype, layouts and batch_invariant; of FP8 its scales, and promote."""
 
     m: Size
@@ -105,7 +105,6 @@ class ProblemSection(_Section):
         return self
 
     def problem(self) -> GemmProblem:
-        """Return the problem in the model's type."""
         return problem_from(**self.model_dump(include=set(ProblemSection.model_fields)))
 
 
@@ -117,7 +116,7 @@ class SearchedProblem(ProblemSection):
     keep: Count | None = None  # instead of the sweep's
 
 
-class FinalSection(_Section):
+class FinalSection(Section):
     """Finals, in which the best of each problem and regime is measured again: in fresh processes, so many pairs in
     each, with so many seconds of rest before each timing of a burst."""
 
@@ -129,11 +128,10 @@ class FinalSection(_Section):
 
     @property
     def fresh(self) -> int:
-        """Return the number of fresh processes that are needed."""
         return self.processes if self.best else 0
 
 
-class BudgetSection(_Section):
+class BudgetSection(Section):
     """The budget of a search; no limit where nothing stands. Several GPUs search several problems at a time."""
 
     trials: Count | None = None  # configs to measure of each problem and regime, those that have a row counted
@@ -141,7 +139,7 @@ class BudgetSection(_Section):
     seconds: Seconds | None = None
 
 
-class RaceSection(_Section):
+class RaceSection(Section):
     """A first look: so many pairs, and the others only where the config may still be the best. Before that, in the
     burst regime, a glance: one pair, and no more where the config is behind the best by more than ``far``."""
 
@@ -150,13 +148,12 @@ class RaceSection(_Section):
     far: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     def looks(self, regime: str) -> tuple[Look, ...]:
-        """Return the looks at a config in a regime."""
         if regime == "steady":
             return (Look(self.steady_pairs),)
         return (*([] if self.far is None else [Look(1, self.far)]), Look(self.burst_pairs))
 
 
-class TableSection(_Section):
+class TableSection(Section):
     """Columns of the results that span the published table, and its facets where the picture has any."""
 
     rows: str = "tile_m"
@@ -172,7 +169,7 @@ class TableSection(_Section):
         return name
 
 
-class RungSection(_Section):
+class RungSection(Section):
     """One rung of a ladder."""
 
     name: Annotated[str, Field(pattern=r"^[^|\n]{1,32}$")]  # unique in the ladder
@@ -182,7 +179,7 @@ class RungSection(_Section):
     set: Grid = {}  # parameters with their new value; the others stay as they are in the rung it starts from
 
 
-class MenuSection(_Section):
+class MenuSection(Section):
     """Numbers of a problem's kernels that a map measures: those that the pick ranks best, and those that are drawn from
     the menu."""
 
@@ -190,7 +187,7 @@ class MenuSection(_Section):
     drawn: Annotated[int, Field(ge=0, le=10**6)] = 24
 
 
-class Spec(_Section):
+class Spec(Section):
     """The spec of a study. What is measured of each problem is a grid (``space``, ``grids``, ``known``), a ladder
     (``rungs``), the config that ``matmul`` runs (``config``), or kernels of the menu (``menu``). A sweep's file has a
     grid or a ladder."""
@@ -259,11 +256,9 @@ class Spec(_Section):
 
     @property
     def digest(self) -> str:
-        """Digest that distinguishes this question from another under the same name.
-
-        How long to look for the answer is no part of it, nor is the prose. A key at its default is none either, so that
-        a later version may add keys; but how things are measured is spelt out, whatever the defaults are.
-        """
+        """Digest that distinguishes this question from another under the same name. How long to look for the answer is
+        no part of it, nor is the prose. A key at its default is none either, so that a later version may add keys; but
+        how things are measured is spelt out, whatever the defaults are."""
         prose: dict[str, Any] = {"question": True, "budget": True, "rungs": {"__all__": {"adds", "published"}}}
         question = self.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=prose)
         question |= self.model_dump(mode="json", include={"burst", "steady", "final", "contexts"})
@@ -275,7 +270,6 @@ class Spec(_Section):
 
     @property
     def multiplied(self) -> list[GemmProblem]:
-        """Return the problems in the model's type."""
         return [section.problem() for section in self.problems]
 
     def protocol(self, regime: str, final: bool = False) -> Protocol:
@@ -373,11 +367,7 @@ def _mistakes_between(raw: dict[str, Any]) -> Iterator[str]:
 
 
 def read_spec(path: Path) -> Spec:
-    """Read a sweep's file.
-
-    Raises:
-        SpecError: no such file, not TOML, or not a sweep; all mistakes at once, one line each.
-    """
+    """Read a sweep's file. A SpecError has all mistakes at once, one line each."""
     raw = read_toml(path)
     if strange := [name for name in KEYS if name in raw]:
         raise SpecError(f"{path}: {strange[0]} is not a key of a sweep; remove it, or run compare or map")
@@ -390,11 +380,7 @@ def command_spec(command: str, problems: Iterable[GemmProblem], **keys: Any) -> 
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises:
-        SpecError: no such file, or not TOML; with the place.
-    """
+    """Return the content of a TOML file; a SpecError says what is missing, or the place that is no TOML."""
     path = here_or_recorded(path)
     if not path.exists():
         raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml")
@@ -409,12 +395,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def checked(raw: dict[str, Any], where: str) -> Spec:
-    """Return a spec from its keys as TOML gives them. Mistakes of one key and between keys are reported together, in
-    lines that begin with ``where``.
-
-    Raises:
-        SpecError: it is no spec; all mistakes at once, one line each.
-    """
+    """Return a spec from its keys as TOML gives them. A SpecError has all mistakes of one key and between keys, one
+    line each, which begins with ``where``."""
     lines, spec = [], None
     try:
         spec = Spec(**raw)

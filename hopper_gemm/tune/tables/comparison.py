@@ -82,10 +82,7 @@ def recorded(
     """Return the comparison in the folder, else the recorded one with most of the problems and baselines: of folders
     with the given names, then of studies with such a name, tuned and not archived, those of H100s before others, the
     newest first. Rows of other problems, baselines, regimes and contexts (``mode``) are left out. The first wins a tie.
-
-    Raises:
-        ResultsError: no folder has a matching row.
-    """
+    ResultsError if no folder has a matching row."""
     by_name = [path for name in names for path in recorded_folders(name)]
     origins = {at: read_provenance(at) for at in recorded_folders() if results_root() / "archive" not in at.parents}
     tuned = [at for at, of in origins.items() if of["study"] in names and of["spec"].get("config") == "tuned"]
@@ -108,11 +105,9 @@ def recorded(
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return one record for each problem, regime, context and baseline; processes are pooled, boards count alike.
-
-    Where several configs were measured, the last one counts. A record has the columns of a row that are not missing,
-    and ``problem``, ``config``, ``speedup`` and ``looks`` (processes, board by board) among them.
-    """
+    """Return one record for each problem, regime, context and baseline; processes are pooled, boards count alike. Where
+    several configs were measured, the last one counts. A record has the columns of a row that are not missing, and
+    ``problem``, ``config``, ``speedup`` and ``looks`` (processes, board by board) among them."""
     records: dict[tuple[Any, ...], dict[str, Any]] = {}
     for measured in by_point(rows):
         row, point = pool(measured), measured[0].point

@@ -74,11 +74,8 @@ class Conclusion:
 
 
 def conclude(folder: Path) -> Conclusion:
-    """Return the result of the tuning in a folder: from its finals, or from its search where it has none.
-
-    Raises:
-        ResultsError: the folder holds no study, or nothing ran.
-    """
+    """Return the result of the tuning in a folder: from its finals, or from its search where it has none. ResultsError
+    if the folder holds no study, or nothing ran."""
     study = read_study(folder)
     rows = rows_of(study, "sweep")
     ran = rows[rows["status"] == "ok"]

@@ -50,7 +50,6 @@ class Mapped:
     of_picks: float  # speedup of the best of the picks
     best: float  # of all kernels
     listed: float | None  # speedup of cuBLASLt's heuristic list over torch.mm; None where it was not measured
-    drawn: float | None  # median speedup of the drawn kernels; None without any
     kernel: Kernel  # the best
 
     @property
@@ -79,7 +78,6 @@ def _mapped(rows: Sequence[Row]) -> Mapped | None:
     speedup = float(pick["speedup"])
     over_list = next((float(row.figures["speedup"]) for row in rows if row.point.against != "cublas"), None)
     best = max((row for row, _ in ours), key=lambda row: row.figures["speedup"])
-    drawn = [float(row.figures["speedup"]) for row, origins in ours if "drawn" in origins]
     return Mapped(
         problem=best.point.problem,
         torch_us=median(float(row.figures["baseline_us"]) for row, _ in ours),
@@ -89,7 +87,6 @@ def _mapped(rows: Sequence[Row]) -> Mapped | None:
         of_picks=max(float(row.figures["speedup"]) for row, origins in ours if origins[0] != "drawn"),
         best=float(best.figures["speedup"]),
         listed=None if over_list is None else speedup / over_list,
-        drawn=median(drawn) if drawn else None,
         kernel=best.point.config,
     )
 

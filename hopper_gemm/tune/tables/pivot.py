@@ -27,9 +27,6 @@ FORMATS = {
     **dict.fromkeys(("tflops", "sm_mhz", "watts"), "{:.0f}"),
 }
 
-RESOLVED = ("auto", "max")
-"""Values that leave a parameter to the others."""
-
 NEAR = 0.9
 """Share of the best speedup that a config of each match reaches at least in :func:`effects`."""
 
@@ -56,7 +53,6 @@ class Group:
 
     @property
     def problem(self) -> GemmProblem:
-        """The problem of the rows."""
         return problem_of(vars(self))
 
     @property
@@ -125,11 +121,8 @@ def pivot(
     there.
 
     A speedup comes with its number of stages. Values of ``facets``, further columns, stand before those of ``rows``: a
-    row of the table for each combination.
-
-    Raises:
-        ResultsError: a name is no column, rows and cols are the same, or the value is no number.
-    """
+    row of the table for each combination. ResultsError if a name is no column, rows and cols are the same, or the value
+    is no number."""
     for name in (rows, cols, value, *facets):
         if name not in NAMES and name not in PAIRS:
             raise ResultsError(f"{name!r} is not a column; choose among {', '.join([*NAMES, *PAIRS])}")
@@ -188,7 +181,8 @@ def effects(rows: pd.DataFrame, varied: list[str], near: float = NEAR) -> pd.Dat
     least = near * ok["speedup"].max() if len(ok) else 0.0
     table, named = [], {field for name in varied for field in PAIRS.get(name, ())}
     # several grids may differ in parameters that none of them varies
-    apart = [field for field in FIELDS if field in ok and ok[field].nunique() > 1 and DEFAULTS[field] not in RESOLVED]
+    several = [field for field in FIELDS if field in ok and ok[field].nunique() > 1]
+    apart = [field for field in several if DEFAULTS[field] not in ("auto", "max")]
     for name in varied:
         first_value, *values = dict.fromkeys(ok[name]) if len(ok) else [None]
         others = [other for other in dict.fromkeys([*varied, *apart]) if other != name and other not in named]

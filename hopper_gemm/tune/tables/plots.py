@@ -37,9 +37,6 @@ from hopper_gemm.tune.tables.style import (
 LOWEST = 2.6
 """Least height of a map with its title and its colour bar, inches."""
 
-MANY = 500
-"""Points of a search above which an SVG holds them as pixels: as shapes they would make it larger than a PNG."""
-
 
 @plt.rc_context(STYLE)
 def heatmap(frame: pd.DataFrame, path: Path, title: str, rows: str = "tile_m", cols: str = "k_depth") -> None:
@@ -76,11 +73,8 @@ def small_multiples(
 ) -> None:
     """Draw the speedups of one problem and regime, of which at least one ran, as a grid of heat maps on one scale of
     colours: one for each value of the columns ``rows``, down, and ``cols``, across, either of them None for a single
-    one.
-
-    ``x`` and ``y`` span a heat map; values of y go down. A cell shows the fastest of its rows; a cell without a figure
-    is grey. Nothing is drawn of a single cell.
-    """
+    one. ``x`` and ``y`` span a heat map; values of y go down. A cell shows the fastest of its rows; a cell without a
+    figure is grey. Nothing is drawn of a single cell."""
     facets = [name for name in (rows, cols) if name is not None]
     best = fastest(frame, [*facets, y, x])
     if len(best) < 2:
@@ -137,11 +131,8 @@ def ladder_bars(steps: Sequence[MeasuredRung], path: Path, title: str) -> None:
 @plt.rc_context(STYLE)
 def regret_curves(runs: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Draw the distance of the best so far from the best of all, trial by trial: the median of the runs and, shaded,
-    the middle eight tenths.
-
-    A run has ``place`` (the title of a panel), ``sampler``, and the distances ``low``, ``middle`` and ``high`` after
-    each trial.
-    """
+    the middle eight tenths. A run has ``place`` (the title of a panel), ``sampler``, and the distances ``low``,
+    ``middle`` and ``high`` after each trial."""
     titles, samplers = (list(dict.fromkeys(run[name] for run in runs)) for name in ("place", "sampler"))
     figure, axes = _grid(len(titles), 2, 3.8, 2.8)
     for axis, panel in zip(axes.flat, titles, strict=False):
@@ -172,7 +163,8 @@ def search_plot(
     ok = rows[rows["status"] == "ok"].reset_index(drop=True)
     if len(ok) < 2:
         return
-    speedups, pixels = ok["speedup"].astype(float), len(ok) > MANY
+    speedups = ok["speedup"].astype(float)
+    pixels = len(ok) > 500  # as shapes more points would make an SVG larger than a PNG
     figure, axes = _grid(1 + bool(importance) + len(varied), 3, 3.2, 2.3)
     history, *slices = axes.flat
     history.scatter(range(1, len(ok) + 1), speedups, s=6, color=OURS, rasterized=pixels)

@@ -18,7 +18,6 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import FuncNorm
 from matplotlib.figure import Figure
-from matplotlib.rcsetup import cycler
 
 from hopper_gemm.tune.parameters import PARAMETERS
 from hopper_gemm.tune.study.files import write_whole
@@ -26,41 +25,18 @@ from hopper_gemm.tune.study.files import write_whole
 DPI = 200
 """Resolution of a PNG, and of what an SVG holds as pixels."""
 
-INK, FAINT, MISSING = "#222222", "#dddddd", "#cccccc"
-OURS, THEIRS, EVEN = "#0072b2", "#d55e00", "#777777"
-SERIES = (OURS, THEIRS, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours of Okabe and Ito, which colour-blind readers can tell apart."""
+STYLE = matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), use_default_template=False)
+"""Settings of matplotlib under which every picture is drawn and written."""
+
+SERIES: list[str] = STYLE["axes.prop_cycle"].by_key()["color"]
+INK, FAINT, MISSING = STYLE["text.color"], "#dddddd", "#cccccc"
+OURS, THEIRS, EVEN = *SERIES[:2], "#777777"
 
 SPEEDUPS = "RdBu"
 """Diverging colour map: slower is red, even is white, faster is blue."""
 
 CELL = 7
 """Size of the figures in the cells of a map, points."""
-
-STYLE: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-    "font.size": 8,
-    "figure.titlesize": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.linewidth": 0.6,
-    "axes.prop_cycle": cycler(color=SERIES),
-    "figure.facecolor": "white",  # dark text on a transparent ground cannot be read on a dark page
-    "savefig.facecolor": "white",
-    "svg.fonttype": "none",  # text stays text: a third of the size, and it can be searched and copied
-    "svg.hashsalt": "hopper-gemm",
-}
-"""Settings of matplotlib under which every picture is drawn and written."""
 
 WORDS = {
     "tile": "tile rows x columns",
@@ -105,11 +81,8 @@ def value_label(value: Any) -> str:
 
 
 def speedup_norm(speedups: Iterable[float]) -> FuncNorm:
-    """Return the scale of colours of speedups: logarithmic and symmetric about 1.
-
-    It is the narrowest of 0.84 to 1.19, 0.71 to 1.41 and 0.5 to 2 that holds all speedups; a speedup beyond the last
-    has the colour of its end.
-    """
+    """Return the scale of colours of speedups, logarithmic and symmetric about 1: the narrowest of 0.84 to 1.19, 0.71
+    to 1.41 and 0.5 to 2 that holds all; a speedup beyond the last has the colour of its end."""
     most = max((abs(np.log2(value)) for value in speedups if value > 0), default=0.0)
     octaves = 0.25 if most <= 0.25 else 0.5 if most <= 0.5 else 1.0
     # bounded below for the 0 that matplotlib tries

@@ -66,7 +66,6 @@ def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     provenance, point = study.provenance, rows[0].point
     created = provenance.get("created")
     begun = datetime.strptime(created, MOMENT).isoformat() + "Z" if created else ""
-    objectives = provenance["spec"].get("objective", ["speedup"])
     seconds = _pair_seconds(provenance, point.regime)
     run = {
         "compute_api": "CUDA",
@@ -85,7 +84,7 @@ def results(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "schema_version": VERSION,
         "metadata": run,
-        "results": [_result(row, seconds, begun, objectives) for row in rows],
+        "results": [_result(row, seconds, begun) for row in rows],
     }
 
 
@@ -112,11 +111,8 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     metadata.
 
     The results file is by default ``t4.json`` in the current folder; where there are several, each has its own name,
-    such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it.
-
-    Raises:
-        ResultsError: the folder is no study, or has no rows of a sweep, or the files cannot be written.
-    """
+    such as ``t4-4096x4096x4096-burst-chained.json``. The metadata go into ``t4-metadata.json`` beside it. ResultsError
+    if the folder is no study, or has no rows of a sweep, or the files cannot be written."""
     study, target = read_study(folder), out or Path("t4.json")
     if not study.stage("sweep"):
         stages = ", ".join(dict.fromkeys(row.stage for row in study.rows)) or "none"
@@ -141,7 +137,7 @@ def export(folder: Path, out: Path | None = None) -> list[Path]:
     return [*written, path]
 
 
-def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict[str, Any]:
+def _result(row: Row, seconds: float, begun: str) -> dict[str, Any]:
     figures, times = {**row.figures, "reason": row.reason or None}, {}
     for name, column in (("time", "time_us"), ("baseline_time", "baseline_us")):
         if column in figures:
@@ -153,7 +149,7 @@ def _result(row: Row, seconds: float, begun: str, objectives: list[str]) -> dict
     return {
         "timestamp": begun,
         "configuration": {} if row.point.is_baseline else row.point.config.as_dict(),
-        "objectives": objectives,
+        "objectives": ["speedup"],
         "times": times,
         "invalidity": INVALIDITY[row.status],
         "correctness": int(row.ok),

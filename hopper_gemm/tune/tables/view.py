@@ -48,13 +48,8 @@ DTYPES = {"string": "string", "integer": "Int64", "number": "float64", "boolean"
 LEFT_OUT = {"samples", *(column.name for column in COUNTED)}
 """Columns of the schema that :func:`tidy` leaves out: single pairs, and figures that are not timed."""
 
-ON_PAGES = ("config", "tuned on")
-"""Columns of a comparison that a terminal is too narrow for."""
-
 SHORT = 24
 """Characters of the longest cell of a column that a terminal aligns to the right."""
-
-ELSEWHERE = "* not tuned for this very problem, regime and context: the column tuned_on of --format csv says for which"
 
 STYLE = "body{font-family:sans-serif}table{border-collapse:collapse}td,th{padding:.2em .6em;border:1px solid #999}"
 
@@ -82,7 +77,6 @@ class View:
 
     @property
     def source(self) -> str:
-        """One sentence on where the figures come from."""
         return source_line(self.study.provenance)
 
     def text(self, form: str) -> str:
@@ -117,13 +111,15 @@ class View:
         console.print(self.source)
         for table in self.tables:
             console.print("", table.title, sep="\n", style="bold")
-            shown = table.cells.drop(columns=[*ON_PAGES], errors="ignore")
+            shown = table.cells.drop(columns=["config", "tuned on"], errors="ignore")  # too wide
             shown = shown.map(lambda text: text.replace(", ", ",") if "[" in text else text)  # keeps intervals whole
             notes = table.notes
             names = [str(name) for name in shown.index]
             if "tuned on" in table.cells and (table.cells["tuned on"] != "").any():
                 stars = [" *" if problem else "" for problem in table.cells["tuned on"]]
-                names, notes = [name + star for name, star in zip(names, stars, strict=True)], (*notes, ELSEWHERE)
+                names = [name + star for name, star in zip(names, stars, strict=True)]
+                where = "the column tuned_on of --format csv says for which"
+                notes = (*notes, f"* not tuned for this very problem, regime and context: {where}")
             for part in _parts(shown.set_axis(names), table.corner, console.width):
                 console.print(part)
             for note in notes:
@@ -158,10 +154,7 @@ def view(
 
     ``only`` are ``problem`` (as MxNxK), ``regime`` and ``context`` of the rows to show, None for any; ``rows`` and
     ``cols`` span the pivots, by default what the study names, and its facets; ``value`` is the figure in their cells.
-
-    Raises:
-        ResultsError: no row is left, or a name is no column.
-    """
+    ResultsError if no row is left, or a name is no column."""
     stage = next((name for name in ("sweep", "compare") if study.stage(name)), "map")
     every = study.stage(stage)
     wanted = {name: word for name, word in (only or {}).items() if word is not None}
@@ -185,7 +178,12 @@ def view(
             return View(study, [table], tidy(frame), {"map": table.cells.to_dict("index")})
         records = cells(kept)
         conditions = dict.fromkeys((record["regime"], record["context"]) for record in records)
-        tables = [_baselines(records, regime, context) for regime, context in conditions]
+        tables = []
+        for regime, context in conditions:
+            part = [record for record in records if (record["regime"], record["context"]) == (regime, context)]
+            title = f"{regime}, {context}: speedup over each baseline [95 % of its pairs]"
+            shown = comparison(part).drop(columns="context")
+            tables.append(TextTable(title, "problem", shown, tuple(map(str, means(part)))))
         last = frame.drop_duplicates(list(GROUP), keep="last")
         return View(study, tables, tidy(last), {"means": [mean.as_dict() for mean in means(records)]})
     if study.provenance.get("rungs") and not pivoted:
@@ -214,11 +212,8 @@ def rows_as_measured(study: Study) -> View:
 
 
 def write_parquet(frame: pd.DataFrame, path: Path) -> None:
-    """Write rows as Parquet: columns of the schema; others, such as labels, as text.
-
-    Raises:
-        ResultsError: pyarrow is missing or too old for pandas, or the file cannot be written.
-    """
+    """Write rows as Parquet: columns of the schema; others, such as labels, as text. ResultsError if pyarrow is missing
+    or too old for pandas, or the file cannot be written."""
     types = {name: BY_NAME[name].type if name in BY_NAME else "string" for name in frame}
     texts = {name: frame[name].map(lambda value: as_text(value) or None) for name in frame if types[name] == "string"}
     typed = frame.assign(**texts).astype({name: DTYPES[kind] for name, kind in types.items()})
@@ -236,12 +231,6 @@ def tidy(frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     names = [name for name in NAMES if name not in LEFT_OUT]
     labels = [str(config_of(row)) for row in frame.to_dict("records")]
     return frame.assign(config=labels)[list(dict.fromkeys(["problem", "config", *more, *names]))]
-
-
-def _baselines(records: Sequence[Mapping[str, Any]], regime: str, context: str) -> TextTable:
-    part = [record for record in records if (record["regime"], record["context"]) == (regime, context)]
-    title = f"{regime}, {context}: speedup over each baseline [95 % of its pairs]"
-    return TextTable(title, "problem", comparison(part).drop(columns="context"), tuple(map(str, means(part))))
 
 
 def _parts(cells: pd.DataFrame, corner: str, width: int) -> Iterator[RichTable]:

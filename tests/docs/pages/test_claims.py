@@ -12,8 +12,8 @@ from docs.generate.pages import depth, rings
 from docs.generate.pages.wording import percent
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.tune.parameters import varied
 from tests.conftest import ROOT
+from tests.verify.drawing import varied
 
 pytestmark = pytest.mark.results
 

@@ -31,10 +31,10 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import FILE, TunedEntry, recorded_tables, write_tuned
+from hopper_gemm.tune.measure import device
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
 from hopper_gemm.tune.measure.verdict import Verdict
-from hopper_gemm.tune.run import tenants
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import read_study
@@ -246,7 +246,7 @@ def test_who_uses_the_gpu_is_asked_while_a_pair_is_timed_and_with_shared_also_be
         asked.append(shared)
         run(question, Instant(outcome=slower(1.16), code=lambda _: "other"))
 
-    monkeypatch.setattr(tenants, "busy", lambda gpu, measuring=False: after if measuring else before)
+    monkeypatch.setattr(device, "busy", lambda gpu, measuring=False: after if measuring else before)
     on_gpu(answer)
     monkeypatch.setattr(questions, "guarded_of", lambda table: [one])
     assert app(["check", *shared], standalone_mode=False) == code

@@ -22,10 +22,9 @@ from hopper_gemm.tune.parameters import (
     all_values,
     config_of,
     kernel_of,
-    varied,
 )
 from tests.each import each
-from tests.verify.drawing import legal_configs, values_of
+from tests.verify.drawing import legal_configs, values_of, varied
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pynvml
 
 from hopper_gemm.tune.measure import device
-from hopper_gemm.tune.run import tenants
 
 GIB = 2**30
 HELD = 12 * GIB
@@ -37,7 +36,6 @@ class FakeNvml:
     def __init__(self, monkeypatch, *boards: Board, names: dict[int, str] | None = None) -> None:
         self._boards, self._names = boards, names or {}
         monkeypatch.setattr(device, "pynvml", self)
-        monkeypatch.setattr(tenants, "pynvml", self)
 
     def nvmlInit(self) -> None:
         """Nothing is to be opened."""

@@ -78,13 +78,12 @@ def matrices(rows=24, columns=40, by_rows=True) -> MatrixSet:
 def test_the_spacer_is_given_the_first_elements_of_a_as_they_lie_in_memory(monkeypatch, by_rows):
     given = []
     monkeypatch.setattr(arms, "load_spacer", lambda: lambda piece, blocks: given.append((piece, blocks)))
-    monkeypatch.setattr(arms, "spacer_elements", lambda sms: 100)
     operands = matrices(by_rows=by_rows)
-    launch = touch(132)
+    launch = touch(2)
     launch(operands)
     launch(operands)
     (piece, blocks), (again, _) = given
-    assert (piece.dtype, piece.shape, blocks) == (torch.int16, (100,), 132)
+    assert (piece.dtype, piece.shape, blocks) == (torch.int16, (512,), 2)
     assert piece.data_ptr() == operands.a.data_ptr()
     assert again is piece
     launch(matrices(3, 5))

@@ -21,6 +21,7 @@ from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.serve import grouped_mm
 from hopper_gemm.tune.measure import arms
 from hopper_gemm.tune.measure import bench as room
+from hopper_gemm.tune.measure.baselines import Baselines
 from hopper_gemm.tune.measure.baselines.base import BaselineError, Candidate
 from hopper_gemm.tune.measure.baselines.choose import USUAL
 from hopper_gemm.tune.measure.baselines.cublaslt import Cublas
@@ -73,7 +74,8 @@ class World:
         monkeypatch.setattr(room, "Timer", lambda device: self)
         monkeypatch.setattr(room, "touch", lambda sms: self._spacer)
         monkeypatch.setattr(room, "Stopwatch", self._watch)
-        monkeypatch.setattr(room, "BASELINES", {"cublas": self, "cublaslt": self, "none": SimpleNamespace(**_NONE)})
+        known = {"cublas": self, "cublaslt": self, "none": SimpleNamespace(**_NONE)}
+        monkeypatch.setattr(room, "BASELINES", Baselines(known))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
     def bench(self) -> Bench:
@@ -433,7 +435,6 @@ def test_matrices_of_a_problem_are_given_back_when_the_next_one_comes(world, mon
     """Also those of which a spacer keeps pieces."""
     monkeypatch.setattr(room, "touch", arms.touch)
     monkeypatch.setattr(arms, "load_spacer", lambda: lambda piece, blocks: world.log.append("spacer"))
-    monkeypatch.setattr(arms, "spacer_elements", lambda sms: 100)
     bench = world.bench()
     bench.measure(point(context="isolated"), Burst(pairs=1))
     kept = [StorageWeakRef(operands.a.untyped_storage()) for operands in bench._scene.workload.sets]

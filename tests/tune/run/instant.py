@@ -11,8 +11,8 @@ from typing import Any
 from hopper_gemm.tune.measure.protocol import Burst, Outcome, Steady
 from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import Replay, replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.source import Replay, replay_provenance
 from hopper_gemm.tune.run.task import NAMED, Begun, Event, Joined, Task
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import Row

@@ -24,7 +24,7 @@ from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, recorded_entri
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions import tune
-from hopper_gemm.tune.run.questions.compare import Comparison, choose
+from hopper_gemm.tune.run.questions.compare import Comparison
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import question, recorded_problem
 from hopper_gemm.tune.study.files import read_object, write_sealed
@@ -197,14 +197,15 @@ def test_a_comparison_goes_on_only_with_the_same_libraries(tmp_path):
         Comparison(compared_spec([CUBE]), out, "NVIDIA H200")
 
 
-def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks():
+def test_the_config_is_that_of_problem_regime_and_context_else_what_matmul_picks(tmp_path):
     tuned, chained = entry_of(), entry_of(context="chained", config=resolve(GemmConfig(pdl=True)))
-    asked = [Table((tuned, chained))], CUBE, "burst"
-    assert choose(*asked, "isolated", "tuned").config == tuned.config
-    assert choose(*asked, "chained", "tuned").config == chained.config
-    assert choose(*asked, "isolated", "auto").how == "model"
-    ragged = GemmProblem(3000, 5000, 2050)
-    assert choose([], ragged, "burst", "isolated", "tuned").config == picked(ragged)
+    tables, ragged = [Table((tuned, chained))], GemmProblem(3000, 5000, 2050)
+    assert find(tables, CUBE, "burst", "isolated").config == tuned.config
+    assert find(tables, CUBE, "burst", "chained").config == chained.config
+    assert find([], ragged, "burst", "isolated").config == picked(ragged)
+    for config, how in (("tuned", "tuned"), ("auto", "model")):
+        compared(tmp_path / config, problems=[CUBE], tables=tables, config=config)
+        assert {row.figures["how"] for row in rows_of(tmp_path / config, "compare")} == {how}
 
 
 @pytest.mark.parametrize("config", ["auto", "tuned"])

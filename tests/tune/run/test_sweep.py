@@ -12,8 +12,8 @@ import pytest
 from hopper_gemm.model.tuned import FILE, read_tuned
 from hopper_gemm.tune.measure.protocol import Burst, Outcome
 from hopper_gemm.tune.run.coordinator import run
-from hopper_gemm.tune.run.executors.replay import replay_provenance
 from hopper_gemm.tune.run.questions.sweep import Sweep
+from hopper_gemm.tune.run.source import replay_provenance
 from hopper_gemm.tune.run.task import Joined
 from hopper_gemm.tune.study.files import write_sealed
 from hopper_gemm.tune.study.reader import read_study

@@ -11,14 +11,15 @@ import pytest
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.tune.parameters import config_of, varied
-from hopper_gemm.tune.search import gaussian, gp
-from hopper_gemm.tune.search.gaussian import Covariance, Posterior
+from hopper_gemm.tune.parameters import config_of
+from hopper_gemm.tune.search import gp
+from hopper_gemm.tune.search.gp import Covariance, Posterior
 from hopper_gemm.tune.search.legal import LegalSpace
 from hopper_gemm.tune.search.samplers import Plugged, diverse, predictions
 from hopper_gemm.tune.search.search import SAMPLERS, make
 from hopper_gemm.tune.study.space import points
 from tests.tune.run.instant import SEARCH, spec_of
+from tests.verify.drawing import varied
 
 CUBE = GemmProblem(1024, 1024, 1024)
 
@@ -150,5 +151,5 @@ def test_where_nothing_is_predicted_to_be_faster_the_process_tries_what_is_unlik
 
 
 def test_a_covariance_that_is_not_positive_definite_gets_as_much_noise_as_it_takes():
-    factor = gaussian._factor(np.array([[1.0, 1.5], [1.5, 1.0]]), 0.0)
+    factor = gp._factor(np.array([[1.0, 1.5], [1.5, 1.0]]), 0.0)
     assert np.isfinite(factor).all()

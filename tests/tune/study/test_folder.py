@@ -12,8 +12,7 @@ import threading
 import pytest
 
 from hopper_gemm.tune.study.files import FileLock, write_json, write_whole
-from hopper_gemm.tune.study.folder import StudyFolder
-from hopper_gemm.tune.study.pack import pack
+from hopper_gemm.tune.study.folder import StudyFolder, pack
 from hopper_gemm.tune.study.provenance import fresh
 from hopper_gemm.tune.study.reader import read_rows, read_study
 from hopper_gemm.tune.study.row import ResultsError, header

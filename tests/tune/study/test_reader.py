@@ -12,8 +12,7 @@ import pytest
 from hopper_gemm.model.sealed import sealed
 from hopper_gemm.tune.study import reader
 from hopper_gemm.tune.study.files import write_sealed
-from hopper_gemm.tune.study.folder import StudyFolder
-from hopper_gemm.tune.study.pack import pack
+from hopper_gemm.tune.study.folder import StudyFolder, pack
 from hopper_gemm.tune.study.reader import (
     frame_of,
     has_rows,

@@ -6,7 +6,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.tables.pages.publish import publish
-from hopper_gemm.tune.tables.pages.winners import winners
+from hopper_gemm.tune.tables.pages.report import winners
 from tests.tune.tables.making import row, write_study
 
 SLOW, FAST = {"tile_m": 128, "k_depth": 4}, {"tile_m": 256, "k_depth": 4}

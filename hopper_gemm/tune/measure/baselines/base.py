@@ -44,11 +44,8 @@ class Candidate:
 
 
 class Baseline:
-    """A library that multiplies matrices.
-
-    All of its algorithms are candidates; our clock chooses among them, not the library: see
-    :mod:`hopper_gemm.tune.measure.baselines.choose`.
-    """
+    """A library that multiplies matrices. All of its algorithms are candidates; our clock chooses among them, not the
+    library: see :mod:`hopper_gemm.tune.measure.baselines.choose`."""
 
     name: str
     """Name on the command line and in results."""
@@ -61,11 +58,7 @@ class Baseline:
         return None
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Return every candidate for the problem; at least one.
-
-        Raises:
-            BaselineError: the library cannot run the problem.
-        """
+        """Return every candidate for the problem, at least one; a BaselineError says why the library cannot run it."""
         raise NotImplementedError
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:

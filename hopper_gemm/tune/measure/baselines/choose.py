@@ -35,9 +35,6 @@ SETTLED = Steady(settle=0.8, window=0.5, slice=0.5)
 KEPT_WITHIN = 0.02
 """Other processes choose again among the finalists that lie no further behind the fastest."""
 
-GLANCED = 16
-"""The most sets of matrices that a first look takes."""
-
 REL_ERR_MAX = 1e-2
 """The largest relative error of a baseline: several times the rounding of its output, because a library may round
 partial sums too; a wrong product is off by about 1."""
@@ -67,9 +64,9 @@ class Stopwatch:
         self._arms: dict[int, Arm] = {}
 
     def glance(self, candidate: Candidate) -> float:
-        """Return rough seconds of a launch, launched one by one; raise if the candidate does not run."""
+        """Return rough seconds of a launch, launched one by one on 16 sets at most; raise if it does not run."""
         try:
-            seconds = seconds_per_launch(candidate.launch, self._workload.sets[:GLANCED])
+            seconds = seconds_per_launch(candidate.launch, self._workload.sets[:16])
         except Exception:
             with suppress(RuntimeError):  # torch reports a refused launch at its own next launch: take the report here
                 torch.zeros(1, device="cuda")
@@ -78,7 +75,6 @@ class Stopwatch:
         return seconds
 
     def short(self, candidate: Candidate) -> float:
-        """Time a short burst."""
         return self._time(self._arm(candidate.launch, self._seconds[id(candidate)]), SHORT)
 
     def again(self, candidate: Candidate) -> float:

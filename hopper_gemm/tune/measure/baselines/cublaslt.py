@@ -34,26 +34,18 @@ from hopper_gemm.tune.measure.baselines.cublaslt_api import (
 )
 from hopper_gemm.tune.measure.workload import MatrixSet, Workload
 
-COUNT = 100
-"""Algorithms requested in each order, with each workspace; the library may return fewer."""
-
 WORKSPACE_BYTES = tuple(size * 2**20 for size in (0, 4, 32, 64, 256))
 """cuBLAS takes 32 MiB on Hopper by default; more allows split-K, and less may change the order of the list."""
 
 HEURISTICS, TORCH_WORKSPACE_BYTES = 64, 32 * 2**20
 """Algorithms that :class:`Heuristics` requests, and the workspace of torch on Hopper."""
 
-ORDERS = ("AB", "BA")
-"""``AB``: C = A B. ``BA``: C^T = B^T A^T, as torch.mm requests it."""
-
 TORCH = "torch.mm"
 """Recipe and label of torch's own kernel, of FP8 that of its scaled_mm. It stays among the candidates to the end, so
 that the choice is never slower."""
 
-GLANCE_SECONDS, GLANCES_MOST = 20.0, 1500
-"""Time and number of first looks at algorithms that no heuristic listed."""
-
-SPLITS = (2, 3, 4, 6, 8, 16)
+GLANCES_MOST = 1500
+"""The most first looks at algorithms that no heuristic listed."""
 
 
 class Cublas(Baseline):
@@ -63,7 +55,6 @@ class Cublas(Baseline):
     name = "cublas"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Return torch's product alone."""
         problem = workload.problem
         if isinstance(problem, GroupedProblem) and problem.grouping in ("rows", "depth"):
             return (_grouped(),)
@@ -80,7 +71,6 @@ class CublasLt(Baseline):
         self._find = find
 
     def missing(self) -> str | None:
-        """Return why the library cannot be loaded; None if it can."""
         try:
             self._find()
         except (OSError, AttributeError) as error:
@@ -94,7 +84,7 @@ class CublasLt(Baseline):
         others: dict[str, Candidate] = {}
         refusals: list[str] = []
         workspace = _workspace()
-        for order in ORDERS:
+        for order in ("AB", "BA"):  # C = A B; C^T = B^T A^T, as torch.mm requests it
             try:
                 plan = self._plan(order, workload)
                 offered: set[int | None] = set()
@@ -109,12 +99,11 @@ class CublasLt(Baseline):
             raise BaselineError(f"cuBLASLt has no algorithm: {'; '.join(refusals) or 'its lists are empty'}")
         unlisted = [candidate for recipe, candidate in others.items() if recipe not in listed]
         seconds = workload.problem.flop / 6e14 + workload.problem.bytes / 3e12 + 1e-5
-        looks = min(GLANCES_MOST, max(100, int(GLANCE_SECONDS / (3 * seconds))))  # of three launches each
+        looks = min(GLANCES_MOST, max(100, int(20.0 / (3 * seconds))))  # of three launches each, 20 s in all
         step = -(-len(unlisted) // looks) or 1
         return [_torch(workload.problem), *listed.values(), *unlisted[::step]]
 
     def restore(self, workload: Workload, recipe: str) -> Candidate:
-        """Return the algorithm of a recipe."""
         if recipe == TORCH:
             return _torch(workload.problem)
         order, _, text = recipe.partition(":")
@@ -125,11 +114,11 @@ class CublasLt(Baseline):
         first = workload.sets[0]
         a, b, out = (_layout(matrix) for matrix in (first.a, first.b, first.theirs))
         dtype, out_dtype = types_of(workload.problem.dtype)
-        if order == "AB":
-            plan = self._find().plan(dtype, a, False, _transposed(b), False, out, out_dtype)
-        else:
+        layouts, flipped = (a, _transposed(b), out), (False, False)
+        if order == "BA":
             (b_columns, b_flipped), (a_columns, a_flipped) = _by_columns(b), _by_columns(_transposed(a))
-            plan = self._find().plan(dtype, b_columns, b_flipped, a_columns, a_flipped, _transposed(out), out_dtype)
+            layouts, flipped = (b_columns, a_columns, _transposed(out)), (b_flipped, a_flipped)
+        plan = self._find().plan((dtype, dtype, out_dtype), layouts, flipped)
         if isinstance(problem := workload.problem, ScaledProblem):
             modes = SCALE_MODES[problem.scales]
             plan.scale(modes if order == "AB" else modes[::-1], _scales(order, first), not problem.promote)
@@ -156,7 +145,7 @@ class CublasLt(Baseline):
         choices = {"cluster": CLUSTERS, "custom": range(min(options, 15) + 1), "swizzle": range(min(swizzles, 1) + 1)}
         yield from plan.legal(algo, choices, WORKSPACE_BYTES[-1])
         if splits and any(schemes & REDUCED_IN_FP32 for schemes in cublaslt.capability(algo, "reduction")):
-            split = {"split_k": SPLITS, "reduction": (REDUCED_IN_FP32,)}
+            split = {"split_k": (2, 3, 4, 6, 8, 16), "reduction": (REDUCED_IN_FP32,)}
             yield from plan.legal(algo, split, WORKSPACE_BYTES[-1])
 
     def _candidate(self, order: str, plan: Plan, algo: Algo, workspace: torch.Tensor) -> Candidate:
@@ -178,7 +167,6 @@ class CublasLt(Baseline):
 
 
 def _torchs(problem: GemmProblem) -> Launch:
-    """Return the launch of torch's own product."""
     if isinstance(problem, ScaledProblem):
         return scaled_launch(problem.scales, not problem.promote)
     return cublas_launch
@@ -231,10 +219,10 @@ class Heuristics(CublasLt):
 
 
 def _heuristics(plan: Plan, refusals: list[str]) -> Iterator[Algo]:
-    """Yield the algorithms that the library offers, workspace by workspace."""
+    """Yield the algorithms that the library offers, at most a hundred for each workspace."""
     for size in WORKSPACE_BYTES:
         try:
-            yield from (result.algo for result in plan.heuristics(size, COUNT))
+            yield from (result.algo for result in plan.heuristics(size, 100))
         except CublasLtError as error:
             refusals.append(f"{size >> 20} MiB: {error}")
 

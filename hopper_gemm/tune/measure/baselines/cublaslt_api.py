@@ -113,29 +113,16 @@ class Library:
             function = getattr(shared, name)
             function.restype, function.argtypes = c_int, list(arguments)
 
-    def plan(
-        self,
-        dtype: str,
-        a: Layout,
-        transpose_a: bool,
-        b: Layout,
-        transpose_b: bool,
-        d: Layout,
-        out_dtype: str | None = None,
-    ) -> Plan:
-        """A product D = op(A) op(B) with fp32 accumulation, A and B of one type, D of the same or of another."""
+    def plan(self, dtypes: Sequence[str], layouts: Sequence[Layout], transposed: Sequence[bool]) -> Plan:
+        """A product D = op(A) op(B) with fp32 accumulation; arguments are those of :class:`Plan`."""
         if self._handle is None:
             handle = c_void_p()
             self.call("cublasLtCreate", byref(handle))
             self._handle = handle
-        return Plan(self, self._handle, (dtype, dtype, out_dtype or dtype), (a, b, d), (transpose_a, transpose_b))
+        return Plan(self, self._handle, dtypes, layouts, transposed)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises:
-            CublasLtError: it returned anything but success.
-        """
+        """Call a function; raise a CublasLtError if it returns anything but success."""
         status = getattr(self._shared, name)(*arguments)
         if status:
             raise CublasLtError(f"{name}: {STATUSES.get(status, 'unknown status')} ({status})")
@@ -168,9 +155,9 @@ class Plan:
         self,
         library: Library,
         handle: c_void_p,
-        dtypes: tuple[str, str, str],
-        layouts: tuple[Layout, Layout, Layout],
-        transposed: tuple[bool, bool],
+        dtypes: Sequence[str],
+        layouts: Sequence[Layout],
+        transposed: Sequence[bool],
     ) -> None:
         self._library, self._handle = library, handle
         self._freed_with_self: list[tuple[str, c_void_p]] = []
@@ -293,11 +280,8 @@ def library() -> Library:
 
 
 def load(mapped: str | None, dll: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """Load the library: the file that the process has mapped already, or one of the known names.
-
-    Raises:
-        OSError: none of them can be loaded.
-    """
+    """Load the library: the file that the process has mapped already, or one of the known names; OSError if it can load
+    none of them."""
     for name in filter(None, (mapped, *SONAMES)):
         try:
             return dll(name)

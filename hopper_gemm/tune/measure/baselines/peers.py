@@ -29,20 +29,17 @@ class Triton(Baseline):
     name = "triton"
 
     def missing(self) -> str | None:
-        """Return how to install Triton; None if it is installed."""
         return None if find_spec("triton") else "triton is not installed; pip install triton"
 
     def candidates(self, workload: Workload) -> Sequence[Candidate]:
-        """Return the kernel that torch.compile's tuning takes, for an output of the operands' type.
-
-        The compiled function allocates its output: an output argument would add a copy. The last output of each set of
-        matrices is kept, so that a launch writes where nothing is in the L2.
-        """
+        """Return the kernel that torch.compile's tuning takes, for an output of the operands' type. The compiled
+        function allocates its output: an output argument would add a copy. The last output of each set of matrices is
+        kept, so that a launch writes where nothing is in the L2."""
         _refuse_wider(self.name, workload)
         torch._dynamo.reset()
         supported = set(torch._inductor.list_options())
         options: dict[str, Any] = {name: value for name, value in TRITON_OPTIONS.items() if name in supported}
-        compiled = torch.compile(_product, dynamic=False, fullgraph=True, options=options)
+        compiled = torch.compile(lambda a, b: torch.mm(a, b.t()), dynamic=False, fullgraph=True, options=options)
         outputs: dict[int, torch.Tensor] = {}
 
         def launch(operands: MatrixSet) -> None:
@@ -58,7 +55,6 @@ class Quack(Baseline):
     name = "quack"
 
     def missing(self) -> str | None:
-        """Return what is wrong with the installation; None if it agrees with the DSL."""
         if find_spec("quack") is None:
             return "quack is not installed; pip install quack-kernels"
         try:
@@ -98,10 +94,6 @@ def _refuse_wider(name: str, workload: Workload) -> None:
     operands, out = types_of(workload.problem.dtype)
     if out != operands:
         raise BaselineError(f"{name} is asked for an output of {operands} only but got {out}; compare with cublaslt")
-
-
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.mm(a, b.t())
 
 
 def _quack_gemm() -> Callable[..., Any]:

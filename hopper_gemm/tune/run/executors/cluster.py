@@ -54,16 +54,11 @@ CONFIG = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
-LOST = "the scheduler is gone; run the same command to go on"
 
 
 class Cluster:
     """Workers of other hosts, which join at ``HOST`` or ``HOST:PORT``; an
-    :class:`hopper_gemm.tune.run.executors.local.Executor`.
-
-    Raises:
-        ValueError: the address cannot be listened on.
-    """
+    :class:`hopper_gemm.tune.run.executors.local.Executor`. ValueError if the address cannot be listened on."""
 
     def __init__(self, job: Job, where: str = "127.0.0.1") -> None:
         host, _, port = where.partition(":")
@@ -123,7 +118,7 @@ class Cluster:
                 events.append(queue.get_nowait())
         if self._client.status not in ("running", "connecting") and not self._lost:
             self._lost = True
-            events.append(("", Left(LOST, for_good=True)))
+            events.append(("", Left("the scheduler is gone; run the same command to go on", for_good=True)))
         return [(name, self._count_deaths(name, event)) for name, event in events]
 
     def send(self, worker: str, number: int, task: Task) -> None:
@@ -192,8 +187,7 @@ class _Watch(SchedulerPlugin):
         self._open_gpu = open_gpu
         # not SimpleQueue: its get waits for ever where a signal handler outlasts the time limit (CPython)
         self.events: Queue[tuple[str, Event]] = Queue()
-        self.addresses: dict[str, str] = {}
-        """Addresses of the connected Dask workers, by name."""
+        self.addresses: dict[str, str] = {}  # addresses of the connected Dask workers, by name
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
         name = str(scheduler.workers[worker].name)
@@ -226,7 +220,6 @@ class _Relay:
         threading.Thread(target=self._listen, name="relay", daemon=True).start()
 
     def send(self, tasks: Sequence[tuple[int, Task]]) -> None:
-        """Pass tasks to the worker process."""
         with contextlib.suppress(OSError):  # it died just now: the listener reports it
             for message in tasks:
                 self._line.send(message)
@@ -265,11 +258,8 @@ def _relay(batch: bytes) -> None:
 
 def serve(address: str, gpus: Sequence[int], pem: Path, say: Callable[[str], None] = lambda text: None) -> None:
     """Serve the coordinator whose scheduler is at ``tls://HOST:PORT`` until it ends, with a nanny and a Dask worker for
-    each GPU. Certificate and key are those that the coordinator made.
-
-    Raises:
-        ValueError: the file is missing or holds no key, or no coordinator with this key listens at the address.
-    """
+    each GPU. Certificate and key are those that the coordinator made. ValueError if the file is missing or holds no
+    key, or no coordinator with this key listens at the address."""
     try:
         text = pem.read_text()
     except (OSError, UnicodeDecodeError) as error:

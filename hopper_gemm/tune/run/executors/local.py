@@ -17,9 +17,6 @@ from hopper_gemm.tune.study.row import Row
 RESPAWNS = 3
 """Deaths of a worker in a row, without a row in between, after which its GPU is not used any more."""
 
-GRACE_SECONDS = 10.0
-"""Seconds in which a worker must end by itself after its coordinator hung up."""
-
 
 class Executor(Protocol):
     """Interface of executors. A worker that is gone may join again under its name."""
@@ -48,11 +45,9 @@ class Local:
 
     @property
     def awaited(self) -> str:
-        """Name the workers whose processes run."""
         return ", ".join(name for name, worker in self._workers.items() if worker.line is not None)
 
     def poll(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """Return events of all workers; wait at most these seconds for the first."""
         lines = {worker.line: name for name, worker in self._workers.items() if worker.line is not None}
         events: list[tuple[str, Event]] = []
         for line in wait(list(lines), seconds):
@@ -61,13 +56,11 @@ class Local:
         return events
 
     def send(self, worker: str, number: int, task: Task) -> None:
-        """Send a task to a worker's process."""
         with suppress(OSError):  # it died just now: poll reports it
             if (line := self._workers[worker].line) is not None:
                 line.send((number, task))
 
     def close(self) -> None:
-        """End all workers, all at the same time."""
         for worker in self._workers.values():
             worker.hang_up()
         for worker in self._workers.values():
@@ -119,7 +112,7 @@ class _LocalWorker:
         process, self._process = self._process, None
         if process is None:
             return
-        process.join(GRACE_SECONDS)
+        process.join(10.0)  # seconds to end by itself after its coordinator hung up
         if process.is_alive():
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)

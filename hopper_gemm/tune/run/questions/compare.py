@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from hopper_gemm.model.legality import reasons
-from hopper_gemm.model.lookup import Pick, Table, find
+from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import CONTEXTS
@@ -30,20 +30,13 @@ SEVERAL: dict[str, Protocol] = {"burst": Burst(pairs=7), "steady": Steady(pairs=
 number of processes: half of the pairs in each leave time for more processes."""
 
 CUBLAS = "nvidia-cublas"
-LIBRARIES = ("torch", CUBLAS)
-"""Libraries of which a folder holds figures of one version only."""
-
-SEARCHED = ("cublaslt", "heuristics")
-"""Baselines whose candidates are searched, and which name finalists."""
 
 
 class Comparison(Recording):
     """A comparison, by a spec with a ``config``, in its results folder, which the first worker that joins opens; the
-    name of its kind of GPU is empty until then.
-
-    Tuned tables count in order. ``limit`` is the most rows to measure now; the rest is left for a later run. ``watch``
-    is called with each row, the number of rows so far, and the number in the end.
-    """
+    name of its kind of GPU is empty until then. Tuned tables count in order. ``limit`` is the most rows to measure now;
+    the rest is left for a later run. ``watch`` is called with each row, the number of rows so far, and the number in
+    the end."""
 
     def __init__(
         self,
@@ -67,22 +60,19 @@ class Comparison(Recording):
         self._pick(SXM)
         if self._folder.provenance is not None:
             now, then = versions(), self._folder.provenance.get("versions", {})
-            for name in (name for name in LIBRARIES if then.get(name) != now[name]):
+            for name in (name for name in ("torch", CUBLAS) if then.get(name) != now[name]):
                 recorded = f"{name} {then.get(name)}, now {now[name]}"
                 raise ResultsError(f"{out} was begun with {recorded}; name another folder with --out")
         self._boards: dict[GemmProblem, str] = {}
         self._assigned: set[RowKey] = set()
-        self._finalists: dict[str, tuple[str, ...]] = {}
-        """Recipes by case and baseline, of the first search of each."""
+        self._finalists: dict[str, tuple[str, ...]] = {}  # recipes by case and baseline, of the first search of each
         self._earlier_finalists: dict[str, tuple[tuple[str, ...], str]] = {}
         """Recipes of an earlier comparison and their origin, by case and baseline."""
 
     def _pick(self, chip: Chip) -> None:
-        """Choose the configs for a kind of GPU."""
         spec, regime, context = self._spec, self._spec.regimes[0], self._spec.contexts[0]
-        self._picks: dict[GemmProblem, Pick] = {}
-        for problem in spec.multiplied:
-            self._picks[problem] = choose(self._tables, problem, regime, context, str(spec.config), chip)
+        tables = [] if spec.config == "auto" else self._tables
+        self._picks = {problem: find(tables, problem, regime, context, chip) for problem in spec.multiplied}
         self._points = {
             problem: [Point(problem, pick.config, regime, context, name) for name in spec.against]
             for problem, pick in self._picks.items()
@@ -90,11 +80,8 @@ class Comparison(Recording):
 
     def begin_with(self, folder: Path) -> None:
         """Choose among the finalists of an earlier comparison, in this context or the other, instead of searching;
-        cases without finalists are still searched.
-
-        Raises:
-            ResultsError: it is no results folder, or its finalists are of another GPU or another cuBLAS.
-        """
+        cases without finalists are still searched. ResultsError if it is no results folder, or its finalists are of
+        another GPU or another cuBLAS."""
         provenance, named = read_provenance(folder), shown(folder)
         finalists = provenance.get("finalists")
         if not finalists:
@@ -104,7 +91,8 @@ class Comparison(Recording):
         for name in (name for name in now if then[name] != now[name]):
             message = f"the finalists of {named} are of the {name} {then[name]}, here is {now[name]}"
             raise ResultsError(f"{message}; leave --finalists out to search anew")
-        searches = [point for points in self._points.values() for point in points if point.against in SEARCHED]
+        named_by = ("cublaslt", "heuristics")  # baselines whose candidates are searched
+        searches = [point for points in self._points.values() for point in points if point.against in named_by]
         for point in searches:
             keys = (_finalists_key(replace(point, context=context)) for context in (point.context, *CONTEXTS))
             if key := next((key for key in keys if key in finalists), None):
@@ -115,7 +103,6 @@ class Comparison(Recording):
 
     @property
     def open(self) -> int:
-        """Number of rows that are still to be measured."""
         return len(self._missing_keys())
 
     def joined(self, member: Joined) -> None:
@@ -212,17 +199,9 @@ class Comparison(Recording):
         ]
 
     def _missing_keys(self) -> list[RowKey]:
-        """Return the keys of rows that are still to be measured."""
         return [key for key in self._keys() if key not in self._folder.rows]
 
 
 def _finalists_key(point: Point) -> str:
     """Return the key of a point's finalists in the provenance: its case and its baseline."""
     return f"{place_of(point)} against {point.against}"
-
-
-def choose(
-    tables: Sequence[Table], problem: GemmProblem, regime: str, context: str, config: str, chip: Chip = SXM
-) -> Pick:
-    """Return our config for a problem on a GPU; that of the model if it is ``"auto"``."""
-    return find([] if config == "auto" else tables, problem, regime, context, chip)

@@ -34,19 +34,25 @@ class Finals:
         self, spec: Spec, folder: StudyFolder, noises: Callable[[], Mapping[str, float]], boards: Collection[str]
     ) -> None:
         self._spec, self._folder, self._noises, self._boards = spec, folder, noises, boards
+        self._processes = range(spec.final.processes)
         self._chosen: dict[str, list[Point]] = {}
         self._boards_of: dict[GemmProblem, str] = {}
         self._settled: set[tuple[Point, int]] = set()
-        self._assigned: dict[str, tuple[str, int]] = {}
-        """Case and process of each board's last task."""
+        self._assigned: dict[str, tuple[str, int]] = {}  # case and process of each board's last task
         for row in folder.stage("final"):
             self._boards_of[row.point.problem] = row.board
             self._settle(row)
 
     def add(self, legal: Sequence[Point]) -> None:
-        """Choose finals among points whose search has ended."""
-        for point in _chosen(self._spec, self._folder.stage("sweep"), legal) if legal else ():
-            self._chosen.setdefault(place_of(point), []).append(point)
+        """Choose finals among points whose search has ended: the best of each case, without twins."""
+        if not legal:
+            return
+        candidates, rows = set(legal), self._folder.stage("sweep")
+        able = [row for row in rows if row.ok and row.point in candidates and not row.reason.startswith(TWIN)]
+        ranked = grouped(sorted(able, key=lambda row: -row.figures["speedup"]), lambda row: place_of(row.point))
+        for case in dict.fromkeys(map(place_of, legal)):
+            if best := ranked.get(case, [])[: self._spec.final.best]:
+                self._chosen[case] = [row.point for row in best]
 
     @property
     def done(self) -> bool:
@@ -71,7 +77,7 @@ class Finals:
         assert process is not None
         self._assigned[board] = case, process
         missing = self._missing(case, process)
-        start = process * len(missing) // self._spec.final.processes
+        start = process * len(missing) // len(self._processes)
         points = (*missing[start:], *missing[:start])  # rotated, so that no config is the first of every process
         protocol = self._spec.protocol(points[0].regime, final=True)
         return Task(points, protocol, "final", process, child=f"{case} {process}", board=board)
@@ -120,10 +126,6 @@ class Finals:
         failed = {row.point for row in rows if not row.ok}
         return pooled(row for row in rows if row.point not in failed)
 
-    @property
-    def _processes(self) -> range:
-        return range(self._spec.final.processes)
-
     def _next_process(self, case: str) -> int | None:
         return next((process for process in self._processes if self._missing(case, process)), None)
 
@@ -132,7 +134,7 @@ class Finals:
 
     def _settle(self, row: Row) -> None:
         """Mark a row's process as measured; after a failure, or a row of several processes, all later ones too."""
-        last = row.process + 1 if row.ok and int(row.figures.get("processes", 1)) == 1 else self._spec.final.processes
+        last = row.process + 1 if row.ok and int(row.figures.get("processes", 1)) == 1 else len(self._processes)
         self._settled.update((row.point, process) for process in range(row.process, last))
 
 
@@ -142,12 +144,3 @@ def entry_of(point: Point, figures: Mapping[str, Any], noise: float, **origin: s
     kept |= {name: int(figures.get(name, 0)) for name in ("registers", "wgmma", "instructions")}
     kept |= {"noise": noise, "code": str(figures.get("code", "")), "context": point.context, **origin}
     return TunedEntry(point.problem, point.regime, point.config, **kept)
-
-
-def _chosen(spec: Spec, rows: Sequence[Row], legal: Sequence[Point]) -> list[Point]:
-    """Return the best points of each case, without twins."""
-    candidates = set(legal)
-    able = [row for row in rows if row.ok and row.point in candidates and not row.reason.startswith(TWIN)]
-    ranked = grouped(sorted(able, key=lambda row: -row.figures["speedup"]), lambda row: place_of(row.point))
-    cases = dict.fromkeys(map(place_of, legal))
-    return [row.point for case in cases for row in ranked.get(case, [])[: spec.final.best]]

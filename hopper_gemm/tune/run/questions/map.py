@@ -44,17 +44,8 @@ SEED = 28
 
 PROTOCOL = Burst(rest=0.01, pairs=5)
 BRIEF = Burst(rest=0.005, warm=0.001, timed=0.005, pairs=5)
-"""Protocols of a point: :data:`BRIEF` if torch.mm is expected to take less than :data:`HEAVY`, so that the power cap
-does not act."""
-
-HEAVY = STRATA[-2]
-"""Seconds."""
-
-LOOKS, NOISE = (Look(1, 0.03),), 0.005
-"""A drawn kernel that is behind the best so far by more than this after one pair gets no further pair."""
-
-AHEAD = 8
-"""Tasks that a worker holds, two for each problem: kernels of later tasks compile meanwhile."""
+"""Protocols of a point: :data:`BRIEF` if torch.mm is expected to lie below the last stratum, so that the power cap does
+not act."""
 
 
 def parts_for(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> tuple[int, ...]:
@@ -125,10 +116,8 @@ class Map(Recording):
         self._until = float("inf")
         self._chip = SXM
         self._open = deque(random.Random(spec.seed).sample(self._problems, len(self._problems)))
-        self._next_tasks: dict[str, Task] = {}
-        """Drawn kernels of each worker's last problem."""
-        self._begun: dict[GemmProblem, tuple[Point, ...]] = {}
-        """Points without a row of each problem when it was begun."""
+        self._next_tasks: dict[str, Task] = {}  # drawn kernels of each worker's last problem
+        self._begun: dict[GemmProblem, tuple[Point, ...]] = {}  # points without a row of each problem when it was begun
         self._origins: dict[Point, str] = {}
         self._best: dict[GemmProblem, Row] = {}
 
@@ -147,19 +136,22 @@ class Map(Recording):
         self._note_board(member, missing=self.missing)
 
     def room(self, workers: int) -> int:
-        """Return enough tasks for the compilers to work ahead."""
-        return AHEAD
+        return 8  # two for each problem: kernels of later tasks compile meanwhile
 
     def next(self, member: Joined) -> Task | None:
         """Return the drawn kernels of the worker's last problem, else the pick's kernels of the next problem."""
-        if (drawn := self._next_tasks.pop(member.name, None)) is not None:
-            return self.renewed(drawn, member)
+        if (waiting := self._next_tasks.pop(member.name, None)) is not None:
+            return self.renewed(waiting, member)
         while self._open and self._clock() < self._until:
             problem = self._open.popleft()
-            method = PROTOCOL if expected_seconds(problem) >= HEAVY else BRIEF
-            missing = self._missing_points(problem)
-            self._begun[problem] = sum(missing, ())
-            tasks = [Task(points, method, STAGE, board=member.board) for points in missing if points]
+            method = PROTOCOL if expected_seconds(problem) >= STRATA[-2] else BRIEF
+            points = points_of(problem, self._numbers, self._seed, self._chip)
+            self._origins |= points
+            missing = [point for point in points if not self._has_row(point) and point.against not in self.missing]
+            self._begun[problem] = tuple(missing)
+            picks = tuple(point for point in missing if points[point] != "drawn")
+            drawn = tuple(point for point in missing if points[point] == "drawn")
+            tasks = [Task(part, method, STAGE, board=member.board) for part in (picks, drawn) if part]
             if tasks:
                 if tasks[1:]:
                     self._next_tasks[member.name] = tasks[1]
@@ -171,7 +163,8 @@ class Map(Recording):
         best = self._best.get(task.points[0].problem)
         if best is None or best.board != member.board or self._origins[task.points[-1]] != "drawn":
             return task
-        return replace(task, race=Race(LOOKS, ratio_of(best.figures), NOISE))
+        # a kernel that is behind the best so far by more than this after one pair gets no further pair
+        return replace(task, race=Race((Look(1, 0.03),), ratio_of(best.figures), 0.005))
 
     def dropped(self, task: Task) -> None:
         """Reopen a problem whose board is gone for good, for other boards."""
@@ -196,14 +189,6 @@ class Map(Recording):
             self._remember(row)
         if self._seconds is not None:
             self._until = self._clock() + self._seconds
-
-    def _missing_points(self, problem: GemmProblem) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
-        """Return the points of a problem without a row: picks, and kernels that were only drawn."""
-        points = points_of(problem, self._numbers, self._seed, self._chip)
-        self._origins |= points
-        missing = [point for point in points if not self._has_row(point) and point.against not in self.missing]
-        picks = tuple(point for point in missing if points[point] != "drawn")
-        return picks, tuple(point for point in missing if points[point] == "drawn")
 
     def _has_row(self, point: Point) -> bool:
         return RowKey(STAGE, point) in self._folder.rows

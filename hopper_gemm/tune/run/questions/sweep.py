@@ -27,17 +27,11 @@ from hopper_gemm.tune.study.row import ResultsError, Row
 from hopper_gemm.tune.study.space import Space, count, noted_rungs, place_of, space_of
 from hopper_gemm.tune.study.spec import Spec
 
-NOTE_SECONDS = 5.0
-"""Seconds between two notes of the time spent on a search, so that a kill does not give it back."""
-
-REWRITTEN = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
-"""Keys of provenance that follow from the question; they are rewritten when a folder is resumed."""
-
 LARGE = 200_000
 """Points of several problems from which on processes enumerate them: 100,000 take a second or more."""
 
-AHEAD = 32
-"""Tasks that a worker holds of an exhaustive sweep: enough to keep its compilers busy."""
+REWRITTEN = ("question", "seed", "spec", "rungs", "skipped", "points", "rows", "cols", "facet_rows", "facet_cols")
+"""Keys of provenance that follow from the question; they are rewritten when a folder is resumed."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +49,9 @@ class SweepPlan:
     skipped: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan's values, ready for JSON."""
         return {**asdict(self), "minutes": round(self.minutes, 2)}
 
     def lines(self) -> list[str]:
-        """Return the plan as text."""
         refused = ", ".join(f"{count} by {rule}" for rule, count in self.refused.items()) or "none"
         skipped = f" ({self.skipped} of them skipped)" if self.skipped else ""
         rows = self.open + self.recorded
@@ -86,16 +78,13 @@ Watcher = Callable[[Progress], None]
 
 
 class Sweep(Recording):
-    """A sweep in its results folder, which the first worker that joins opens.
+    """A sweep in its results folder, which the first worker that joins opens. ResultsError if the folder holds another
+    sweep, takes no more rows, or is damaged.
 
     Provenance are the keys of the source (``measured`` or ``replayed``), such as the digest of the kernel; its ``gpu``
     needs only the name until a worker joins. ``only`` are points that can be measured, or that a replayed study has;
     after ``trials`` points it stops, and the rest is left for a later run. ``watch`` is called with the progress after
-    each row.
-
-    Raises:
-        ResultsError: the folder holds another sweep, takes no more rows, or is damaged.
-    """
+    each row."""
 
     def __init__(
         self,
@@ -124,8 +113,7 @@ class Sweep(Recording):
         self._baselines: dict[str, str] = {}
         self._leaders: dict[str, Row] = {}
         self._launches: dict[tuple[Any, ...], dict[str, Row]] = {}
-        self._waiting: dict[str, Point] = {}
-        """Points whose noise floor is measured first, by worker."""
+        self._waiting: dict[str, Point] = {}  # points whose noise floor is measured first, by worker
         self._boards: set[str] = set()
         self._done = 0
         self._started = self._noted = time.monotonic()
@@ -159,7 +147,6 @@ class Sweep(Recording):
 
     @property
     def open(self) -> int:
-        """Number of points that are still to be measured."""
         return self.plan().open
 
     @property
@@ -177,10 +164,10 @@ class Sweep(Recording):
         self._note_board(member)
 
     def room(self, workers: int) -> int:
-        """Return enough tasks for the compilers to work ahead; fewer near the end, so that all workers end together."""
+        """Return enough tasks to keep the compilers busy; fewer near the end, so that all workers end together."""
         if self.spec.sampled:
             return self.spec.ahead
-        return max(2, min(AHEAD, -(-self._search.open // (2 * max(1, workers)))))
+        return max(2, min(32, -(-self._search.open // (2 * max(1, workers)))))
 
     def next(self, member: Joined) -> Task | None:
         """Return the task of a noise floor, of finals of a case whose search has ended, or of a point."""
@@ -239,9 +226,9 @@ class Sweep(Recording):
             self.watch(Progress(row, member.name, self._done, self._total, best))
 
     def tick(self) -> None:
-        """Note the time spent on the search every :data:`NOTE_SECONDS`."""
+        """Note the time spent on the search every five seconds, so that a kill does not give it back."""
         now = time.monotonic()
-        if self._opened and now - self._noted >= NOTE_SECONDS:
+        if self._opened and now - self._noted >= 5.0:
             self._noted = now
             self._folder.note(spent=self._search.spent, noise=self._noises())
 
@@ -322,7 +309,6 @@ class Sweep(Recording):
         return [row for name in self.spec.warm_start for row in earlier_rows(Path(name), gpu)]
 
     def _recorded(self) -> dict[Point, Row]:
-        """Return the rows of legal points, by point."""
         rows = {row.point: row for row in self._folder.stage("sweep") if row.status != "illegal"}
         return {point: rows[point] for point in self._space.legal if point in rows} if rows else {}
 

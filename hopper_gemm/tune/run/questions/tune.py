@@ -53,22 +53,10 @@ REST = 0.01
 tiles near cuBLAS moved by 0.1 % between 10, 20 and 40 ms, by up to 0.25 % from 5 ms on
 (results/measurements/rest.csv)."""
 
-SEEDS = 12
-"""Configs that are tried first: half are the most promising tiles, half the most promising techniques."""
-
-NEAR = 4
-"""Number of the nearest other tuned problems whose best configs a search tries first."""
-
 USUAL = {"pdl": False, "evict_c": False, "scheduler": "static", "pace": 0}
 """Values of parameters that are searched only if a problem's size and the context suggest it."""
 
-WALK = ("raster", "swizzle")
-"""Fields that set the order of the tiles. They are launch arguments: a change compiles nothing."""
-
 SECONDS = 60.0
-AHEAD = 24
-"""Configs that compile while a config is measured: more than there are compilers."""
-FINALS = 8
 
 
 def question(
@@ -81,22 +69,20 @@ def question(
     pdl: bool | None = None,
 ) -> Spec:
     """Return the spec that tunes problems, each in the whole space, or in that of a recorded study, which is replayed.
+    SpecError or ResultsError for a mistake in keys or study; one line each.
 
     The command line gives keys of the spec in place of the usual ones; the seconds of ``budget`` are those of a
     problem, :data:`SECONDS` if neither seconds nor trials are given. ``listed`` names the list of problems; empty for
     one problem. If ``tuned_first``, it begins with configs of the recorded tables for the problem and for its nearest
     neighbours. ``pdl`` searches programmatic dependent launch as well; None: in the chained context, for launches
-    shorter than :data:`SHORT`. A kernel between other kernels hardly gains by it.
-
-    Raises:
-        SpecError, ResultsError: a mistake in keys or study; one line each.
-    """
+    shorter than :data:`SHORT`. A kernel between other kernels hardly gains by it."""
     keys = {"regimes": ["burst"], "contexts": ["isolated"], "sampler": "gp", "budget": {"seconds": SECONDS}, **keys}
     problem, (regime,), (context,) = problems[0], keys["regimes"], keys["contexts"]
     what = f"{problem} {problem.dtype}" if not listed else f"each problem of {listed}"
     if recorded is None:
         chained = pdl is None and context == "chained"
-        space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": SEEDS, "problems": []}
+        seeds = 12  # tried first: half are the most promising tiles, half the most promising techniques
+        space: dict[str, Any] = {**_space(), "keep": KEEP, "seeds": seeds, "problems": []}
         for each in problems:
             own = _problem_space(each, bool(pdl), chained)
             warm = _tuned_grids(each, regime, context, own, recorded_entries()) if tuned_first else []
@@ -117,10 +103,10 @@ def question(
         "skip_illegal": True,
         "race": {"far": FAR},
         "burst": {"pairs": PAIRS, "rest": REST},
-        "ahead": AHEAD,
+        "ahead": 24,  # configs that compile while a config is measured: more than there are compilers
         "table": {"rows": "tile_m", "cols": "tile_n"},
     }
-    final = {"best": FINALS, "burst_pairs": PAIRS, **keys.get("final", {})}
+    final = {"best": 8, "burst_pairs": PAIRS, **keys.get("final", {})}
     return checked({**usual, **keys, "budget": budget, "final": final, **space}, "tune")
 
 
@@ -138,14 +124,15 @@ def study_name(what: str, problem: GemmProblem, regime: str, context: str) -> st
 
 
 def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
-    """Return the folder of the recorded study with the most rows of a problem.
-
-    Raises:
-        ResultsError: no recorded study has rows of the problem.
-    """
+    """Return the folder of the recorded study with the most rows of a problem; ResultsError if none has any."""
     counted, wanted = [], (problem, regime, context, "normal")
     for folder in recorded_folders():
-        if not _measures(read_provenance(folder)["spec"], problem, regime, context):
+        spec = read_provenance(folder)["spec"]
+        grid = spec.get("space") and not spec.get("rungs")
+        if not (grid and regime in spec["regimes"] and context in spec["contexts"]):
+            continue
+        sizes = [its for its in spec["problems"] if (its["m"], its["n"], its["k"]) == (problem.m, problem.n, problem.k)]
+        if not any(SearchedProblem(**its).problem() == problem for its in sizes):
             continue  # rows are read only where the spec names the problem: all studies together take half a minute
         points = [row.point for row in read_study(folder).stage("sweep")]
         if rows := sum((point.problem, point.regime, point.context, point.data) == wanted for point in points):
@@ -156,16 +143,6 @@ def recorded_problem(problem: GemmProblem, regime: str, context: str) -> Path:
             "another --context, or tune it on a Hopper GPU"
         )
     return max(counted)[1]
-
-
-def _measures(spec: Mapping[str, Any], problem: GemmProblem, regime: str, context: str) -> bool:
-    """Return True if a recorded spec is a grid that measures the problem in the regime and the context."""
-    grid = spec.get("space") and not spec.get("rungs")
-    return bool(grid and regime in spec["regimes"] and context in spec["contexts"]) and any(
-        SearchedProblem(**sizes).problem() == problem
-        for sizes in spec["problems"]
-        if (sizes["m"], sizes["n"], sizes["k"]) == (problem.m, problem.n, problem.k)
-    )
 
 
 @cache
@@ -200,8 +177,8 @@ def _tuned_grids(
     problem: GemmProblem, regime: str, context: str, space: dict[str, Any], entries: Sequence[TunedEntry]
 ) -> list[dict[str, Any]]:
     """Return grids that begin at tuned configs: of this problem in any regime and context, or the pick where there are
-    none; then of the nearest problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem read k
-    forward."""
+    none; then of the four nearest problems. Each grid varies raster and swizzle. Grids of a batch-invariant problem
+    read k forward."""
     same = (problem, replace(problem, batch_invariant=not problem.batch_invariant))
 
     def distance(other: GemmProblem) -> float:
@@ -210,7 +187,7 @@ def _tuned_grids(
 
     alike = problem.layouts, problem.promote  # sums that are promoted want other kernels
     others = {entry.problem for entry in entries if (entry.problem.layouts, entry.problem.promote) == alike} - {*same}
-    nearest = sorted(others, key=distance)[:NEAR]
+    nearest = sorted(others, key=distance)[:4]
     near = [pick(entries, other, regime, context).config for other in nearest]
     best = [*([entry.config for entry in entries if entry.problem in same] or [choose(problem)]), *near]
     best = list(map(forward, best)) if problem.batch_invariant else best
@@ -218,6 +195,7 @@ def _tuned_grids(
     grids = []
     for config in dict.fromkeys([*map(without_pdl, best), *early]):
         fields = config.as_dict()
-        walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in WALK}
+        order = ("raster", "swizzle")  # of the tiles, an argument of the launch: a change compiles nothing
+        walks = {name: list(dict.fromkeys([fields[name], *_space()["space"][name]])) for name in order}
         grids.append({**{name: value for name, value in fields.items() if value != DEFAULTS[name]}, **walks})
     return grids

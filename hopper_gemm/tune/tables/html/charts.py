@@ -14,7 +14,7 @@ from typing import Any
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.tables.html.records import Record, compared, problems, roofline, table_cells, varied_of
 from hopper_gemm.tune.tables.ladder import ladder
-from hopper_gemm.tune.tables.pages.winners import is_list
+from hopper_gemm.tune.tables.pages.report import is_list
 from hopper_gemm.tune.tables.pivot import rows_of
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, THEIRS, label
 
@@ -24,9 +24,6 @@ CHOSEN = {"filter": "datum.place === place"}
 RAN = {"filter": "isValid(datum.trial)"}
 WIDE = 1000
 """Letters of an axis: a title with a line break is no valid expression."""
-
-CELLS_WITH_TEXT = 80
-"""Most cells of a map that show their figures as text."""
 
 
 SCATTERS = (
@@ -87,7 +84,6 @@ def _tips(*names: str) -> list[Spec]:
 
 
 def _even(axis: str) -> Spec:
-    """Return the line of equal speed."""
     return {"mark": {"type": "rule", "color": EVEN, "strokeDash": [4, 3]}, "encoding": {axis: {"datum": 1}}}
 
 
@@ -175,7 +171,7 @@ def _map(study: Study) -> Chart | None:
     shown = _tips(down, across, "text", "speedup", "tflops", "time_us", "config", "reason")
     colour = {"field": "speedup", "type": "quantitative", "scale": scale, "legend": {"title": "speedup"}}
     layers: list[Spec] = [{"mark": {"type": "rect"}, "encoding": {"color": colour, "tooltip": shown}}]
-    if most <= CELLS_WITH_TEXT:
+    if most <= 80:  # else the texts overlap
         ink = {"condition": {"test": "datum.speedup < 0.62 || datum.speedup > 1.6", "value": "white"}, "value": "#222"}
         text = {"text": {"field": "speedup", "type": "quantitative", "format": ".2f"}, "color": ink, "tooltip": shown}
         layers.append({"mark": {"type": "text", "fontSize": 10}, "encoding": text})

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 
 from hopper_gemm.tune.study.reader import Study, missing
 from hopper_gemm.tune.tables.comparison import cells, means
@@ -26,9 +27,6 @@ HEAD = ("problem", "speedup", "config", "regime", "context", "against", "stage")
 
 ALWAYS = ("problem", "config", *FIGURES)
 """Columns that are shown even if all rows have the same value."""
-
-UNFOLDED = 4
-"""Most lines on the best of a study that are shown unfolded."""
 
 VEGA_LITE = "6.4"
 """Version of Vega-Lite whose library is embedded."""
@@ -50,34 +48,20 @@ def document(study: Study) -> str:
     # JSON that cannot close the script element around it
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
-    parts = [
-        "<!doctype html>",
-        '<html lang="en">',
-        '<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<link rel="icon" href="data:,">',
-        f"<title>{name}</title>",
-        f"<style>{(HERE / 'page.css').read_text()}</style>",
-        *_top(study, name),
-        '<div class="bar"><label>Show <select id="place"></select></label></div>',
-        '<p class="note" id="elsewhere" hidden></p>',
-        *(
-            f'<section><h2>{escape(chart.title)}</h2><p class="note">{escape(chart.note)}</p>'
-            f'<div class="chart" id="chart{i}"></div></section>'
-            for i, chart in enumerate(shown)
-        ),
-        "<h2>Rows</h2>",
-        '<p class="note">A click on a heading sorts, a second one the other way round. A box filters: a part of a '
-        "word, or a comparison such as &gt; 1.02.</p>",
-        '<p><label><input type="checkbox" id="only"> only what is chosen above</label></p><p id="count"></p>',
-        '<div class="scroll"><table id="rows"></table></div>',
-        '<p><button id="more" hidden>Show more rows</button></p>',
-        f'<script type="application/json" id="data">{text}</script>',
-        f"<script>{library.replace('</script', '<' + chr(92) + '/script')}</script>",
-        f'<script type="module">{(HERE / "page.js").read_text()}</script>',
-        "</html>",
-    ]
-    return "\n".join([*parts, ""])
+    sections = (
+        f'<section><h2>{escape(chart.title)}</h2><p class="note">{escape(chart.note)}</p>'
+        f'<div class="chart" id="chart{i}"></div></section>\n'
+        for i, chart in enumerate(shown)
+    )
+    return Template((HERE / "page.html").read_text()).substitute(
+        name=name,
+        css=(HERE / "page.css").read_text(),
+        top="\n".join(_top(study, name)),
+        charts="".join(sections),
+        data=text,
+        library=library.replace("</script", r"<\/script"),
+        js=(HERE / "page.js").read_text(),
+    )
 
 
 def caveats(study: Study) -> list[str]:
@@ -160,7 +144,7 @@ def _top(study: Study, name: str) -> list[str]:
     items = "".join(f"<dt>{escape(term)}</dt><dd>{escape(value)}</dd>" for term, value in facts(study).items())
     lines.append(f"<details><summary>Provenance</summary><dl>{items}</dl></details>")
     best = [f"<li>{escape(text)}</li>" for text in best_of(study)]
-    opened = " open" if len(best) <= UNFOLDED else ""
+    opened = " open" if len(best) <= 4 else ""
     return [*lines, f"<details{opened}><summary>Best</summary><ul>{''.join(best)}</ul></details>"]
 
 

@@ -37,14 +37,11 @@ Record = dict[str, Any]
 
 def records(study: Study) -> list[Record]:
     """Return a record for each row of a study's sweep, finals, comparison and map; missing values are None.
+    ResultsError if the study has no such rows.
 
     ``place`` is, of a sweep, problem, regime, context and kind of data, of a comparison or a map regime and context;
     ``trial`` the number of a row that ran in the sweep of its ``place``, ``best`` the best speedup until then.
-    Parameters in which no two rows differ are left out.
-
-    Raises:
-        ResultsError: the study has no such rows.
-    """
+    Parameters in which no two rows differ are left out."""
     if not study.stage(*SHOWN_STAGES):
         raise ResultsError(f"{study.path} has no rows of a sweep, a comparison or a map; name another results folder")
     frame = rows_of(study, *SHOWN_STAGES)

@@ -15,8 +15,7 @@ from hopper_gemm.tune.tables.comparison import cells, compare_page
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
 from hopper_gemm.tune.tables.mapped import map_page, map_picture, mapped
-from hopper_gemm.tune.tables.pages.report import report, source_line, spanning, varied
-from hopper_gemm.tune.tables.pages.winners import is_list
+from hopper_gemm.tune.tables.pages.report import is_list, report, source_line, spanning, varied
 from hopper_gemm.tune.tables.pivot import Group, groups, rows_of
 from hopper_gemm.tune.tables.plots import heatmap, ladder_bars, search_plot, small_multiples
 

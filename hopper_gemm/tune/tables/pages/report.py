@@ -1,24 +1,28 @@
-"""The page of a study: the source of its figures, its tables, the best of each problem, regime and context."""
+"""The page of a study: the source of its figures, its tables, the best of each problem, regime and context; of problems
+that were tuned together, the winner of each with its origin."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from hopper_gemm.model.config import LEGEND
+from hopper_gemm.tune.point import Point
 from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.study.space import begun_with, place_of
+from hopper_gemm.tune.study.spec import checked
 from hopper_gemm.tune.tables import pivot
 from hopper_gemm.tune.tables.ladder import LADDER_LEGEND, ladder, ladder_table
-from hopper_gemm.tune.tables.pages.winners import is_list, winners, winners_table
 
 HEADINGS = {"tile_m": "M tile", "tile_n": "N tile", "k_depth": "K depth"}
 """Parameters with another name in published tables."""
 
-CONFIGS = f"Configs: {LEGEND}."
+WINNERS = ("problem", "best config", "speedup over cuBLAS", "trials", "found")
 
 
 def report(study: Study) -> str:
@@ -30,7 +34,10 @@ def report(study: Study) -> str:
     if provenance.get("rungs"):
         lines += [pivot.markdown_table(ladder_table(ladder(rows, provenance["rungs"])), "rung"), "", LADDER_LEGEND, ""]
     if is_list(provenance):
-        lines += [winners_table(winners(unescaped)), ""]
+        listed = winners(unescaped)
+        done = sum(winner.final for winner in listed)
+        again = f"{done} of {len(listed)} have a winner that was measured again in fresh processes."
+        lines += [pivot.markdown(WINNERS, [winner.cells for winner in listed]), "", again, ""]
     for group, part in pivot.groups(rows) if not is_list(provenance) else ():
         lines += [f"## {group.title}", ""]
         if not provenance.get("rungs"):
@@ -50,7 +57,8 @@ def report(study: Study) -> str:
         for sentence in best_lines(study, group, part, finals):
             lines += [sentence, ""]
     cells = "" if provenance.get("rungs") or is_list(provenance) else "Cells: speedup over cuBLAS (stages). "
-    text = "\n".join([*lines, cells + _coverage(provenance, rows) + _pace(provenance, rows), "", CONFIGS, ""])
+    lines += [cells + _coverage(provenance, rows) + _pace(provenance, rows), "", f"Configs: {LEGEND}.", ""]
+    text = "\n".join(lines)
     scales = set(rows["scales"])
     return re.sub(r"cuBLAS\b|torch\.mm", pivot.SCALED, text) if scales and "" not in scales else text
 
@@ -167,3 +175,63 @@ def _pace(provenance: Mapping[str, Any], rows: pd.DataFrame) -> str:
         return ""
     rate = f"{(rows['status'] != 'illegal').sum() / searched:.1f} points a second for {searched:.0f} s"
     return f" {rate}; the GPU waited for work {1 - at_work / searched:.0%} of that time."
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best config of one problem, regime and context."""
+
+    key: str  # problem, regime and context; place in the JSON
+    trials: int  # rows of its search
+    config: str = ""  # its label; empty where nothing ran
+    speedup: float | None = None  # over cuBLAS, with its interval
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    final: bool = False  # whether the speedup is of fresh processes, not of the search alone
+    even: int = 0  # finals that share the first place within the noise; 0 where the winner is unique
+    origin: str = ""  # "search", or "known": the search began with it; found in the JSON
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name for JSON, ``key`` as ``place`` and ``origin`` as ``found``."""
+        return {{"key": "place", "origin": "found"}.get(name, name): value for name, value in vars(self).items()}
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Cells of its line, in the order of :data:`WINNERS`."""
+        if not self.config:
+            return self.key, "nothing ran" if self.trials else "not searched", "", str(self.trials), ""
+        shared = f" (one of {self.even} that are even)" if self.even else ""
+        stage = "" if self.final else " in the search"
+        return self.key, f"`{self.config}`{shared}", pivot.interval(vars(self)) + stage, str(self.trials), self.origin
+
+
+def is_list(provenance: Mapping[str, Any]) -> bool:
+    """Return True if a study, by its provenance, searched several problems, each by itself."""
+    spec = provenance["spec"]
+    return spec.get("sampler", "exhaustive") != "exhaustive" and len(spec.get("problems", ())) > 1
+
+
+def winners(study: Study) -> list[Winner]:
+    """Return the winner of each problem, regime and context of a list, in the order of its spec."""
+    finals, provenance = pivot.rows_of(study, "final"), study.provenance
+    searched = {group.key: (group, part) for group, part in pivot.groups(pivot.rows_of(study, "sweep"))}
+    best_of_each = []
+    for alone in checked(provenance["spec"], str(study.path)).each():
+        for regime, context in product(alone.regimes, alone.contexts):
+            key = place_of(Point(alone.problems[0].problem(), "cublas", regime, context))
+            winner = Winner(key, 0)
+            if key in searched:
+                group, part = searched[key]
+                final = pivot.best_row(group.of(finals))
+                winner = Winner(key, len(part), final=final is not None)
+                if (best := pivot.best_row(part) if final is None else final) is not None:
+                    config, figures = pivot.config_of(best), ("speedup", "speedup_low", "speedup_high")
+                    winner = replace(
+                        winner,
+                        config=str(config),
+                        even=len(group.noted(provenance, "even") or ()),
+                        origin="known" if config in begun_with(alone) else "search",
+                        **{name: pivot.plain(best[name]) for name in figures},
+                    )
+            best_of_each.append(winner)
+    return best_of_each

@@ -80,7 +80,8 @@ class FakeLibrary:
         self._memory, self.plans, self._refuse = memory, [], list(refuse)
         self.types, self.made, self.legal_ones = [], [], []
 
-    def plan(self, dtype, a, transpose_a, b, transpose_b, d, out_dtype):
+    def plan(self, dtypes, layouts, transposed):
+        (dtype, _, out_dtype), (a, b, d), (transpose_a, transpose_b) = dtypes, layouts, transposed
         if d.order != COLUMN_MAJOR and "AB" in self._refuse:
             raise CublasLtError("cublasLtMatmulAlgoGetHeuristic: not supported (15)")
         if d.order == COLUMN_MAJOR and "BA" in self._refuse:

@@ -65,12 +65,12 @@ def test_a_failed_call_names_itself_and_its_status():
     shared = FakeShared()
     shared.cublasLtMatmulDescCreate.status = 15
     with pytest.raises(CublasLtError, match=r"cublasLtMatmulDescCreate: not supported \(15\)"):
-        Library(shared).plan("bf16", A, False, B, False, D)
+        Library(shared).plan(("bf16", "bf16", "bf16"), (A, B, D), (False, False))
 
 
 def test_a_plan_describes_its_matrices_and_frees_them_when_it_is_dropped():
     shared = FakeShared()
-    plan = Library(shared).plan("bf16", A, False, B, True, D)
+    plan = Library(shared).plan(("bf16", "bf16", "bf16"), (A, B, D), (False, True))
     created = [arguments[1:] for arguments in shared.called("cublasLtMatrixLayoutCreate")]
     assert created == [(14, 64, 32, 32), (14, 32, 16, 32), (14, 64, 16, 16)]
     assert shared.called("cublasLtMatmulDescCreate")[0][1:] == (68, 0)
@@ -83,7 +83,7 @@ def test_a_plan_describes_its_matrices_and_frees_them_when_it_is_dropped():
 
 def test_the_product_of_a_plan_may_have_a_wider_type_than_its_operands():
     shared = FakeShared()
-    plan = Library(shared).plan("bf16", A, False, B, True, D, "fp32")
+    plan = Library(shared).plan(("bf16", "bf16", "fp32"), (A, B, D), (False, True))
     assert [arguments[1] for arguments in shared.called("cublasLtMatrixLayoutCreate")] == [14, 14, 0]
     assert shared.called("cublasLtMatmulDescCreate")[0][1:] == (68, 0), "as ever: computed and scaled in fp32"
     del plan
@@ -100,7 +100,7 @@ def test_heuristics_are_those_that_came_back_with_success():
         returned._obj.value = 3
 
     shared.cublasLtMatmulAlgoGetHeuristic.act = answer
-    plan = Library(shared).plan("bf16", A, False, B, False, D)
+    plan = Library(shared).plan(("bf16", "bf16", "bf16"), (A, B, D), (False, False))
     assert [result.algo.data[0] for result in plan.heuristics(2**25, 100)] == [0, 2]
     assert shared.called("cublasLtMatmulAlgoGetHeuristic")[0][7] == 100
     workspace = shared.called("cublasLtMatmulPreferenceSetAttribute")[0]
@@ -122,7 +122,7 @@ def test_ids_and_capabilities_are_asked_for_as_the_headers_say():
     shared.cublasLtMatmulAlgoGetIds.act = ids
     shared.cublasLtMatmulAlgoCapGetAttribute.act = capability
     library = Library(shared)
-    plan = library.plan("bf16", A, False, B, False, D, "fp32")
+    plan = library.plan(("bf16", "bf16", "fp32"), (A, B, D), (False, False))
     first, _ = plan.ids()
     types = (68, 0, 14, 14, 0, 0)
     assert shared.called("cublasLtMatmulAlgoGetIds")[0][1:8] == (*types, api.IDS)
@@ -148,7 +148,7 @@ def test_combinations_are_those_that_the_library_would_run_within_the_workspace(
 
     shared.cublasLtMatmulAlgoConfigSetAttribute.act = set_attribute
     shared.cublasLtMatmulAlgoCheck.act = check
-    plan = Library(shared).plan("bf16", A, False, B, False, D)
+    plan = Library(shared).plan(("bf16", "bf16", "bf16"), (A, B, D), (False, False))
     found = list(plan.legal(Algo(), {"tile": (18, 20, 24), "cluster": (3, 5)}, 2**28))
     assert [(algo.data[1], algo.data[0]) for algo in found] == [(18, 3), (24, 3)]
     sizes = {call[1]: call[3] for call in shared.called("cublasLtMatmulAlgoConfigSetAttribute")}
@@ -160,7 +160,7 @@ def test_combinations_are_those_that_the_library_would_run_within_the_workspace(
 
 def test_a_launch_passes_c_as_d_and_the_workspace_last_but_the_stream():
     shared = FakeShared()
-    plan = Library(shared).plan("bf16", A, False, B, False, D)
+    plan = Library(shared).plan(("bf16", "bf16", "bf16"), (A, B, D), (False, False))
     plan.run(Algo(), 1, 2, 3, 4, 5, 6)
     (arguments,) = shared.called("cublasLtMatmul")
     assert len(arguments) == 16
@@ -171,7 +171,7 @@ def test_a_launch_passes_c_as_d_and_the_workspace_last_but_the_stream():
 
 def test_a_launch_with_scales_points_to_those_of_its_matrices():
     shared = FakeShared()
-    plan = Library(shared).plan("e4m3", A, True, B, False, D, "bf16")
+    plan = Library(shared).plan(("e4m3", "e4m3", "bf16"), (A, B, D), (True, False))
     plan.scale((3, 3), (16, 32), False)
     plan.run(Algo(), 1, 2, 3, 4, 5, 6, 48, 64)
     values = [(call[1], call[2]._obj.value) for call in shared.called("cublasLtMatmulDescSetAttribute")]

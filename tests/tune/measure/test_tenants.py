@@ -11,9 +11,7 @@ import pytest
 import typer
 
 from hopper_gemm.cli import app, measuring, running
-from hopper_gemm.tune.measure.device import GpuId, NoHopperError
-from hopper_gemm.tune.run import tenants
-from hopper_gemm.tune.run.tenants import LOOKS, busy
+from hopper_gemm.tune.measure.device import LOOKS, GpuId, NoHopperError, busy
 from tests.tune.measure.fake_nvml import GIB, Board, FakeNvml
 
 GPU = GpuId(0, "NVIDIA H200", "GPU-a")
@@ -26,7 +24,7 @@ BUSY = f"GPU 0 (NVIDIA H200, GPU-a) is busy: process {OTHER} (trainer, 10.0 GiB)
 @pytest.fixture(autouse=True)
 def _all_visible(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(tenants.busy, "__defaults__", (lambda seconds: None, False))
+    monkeypatch.setattr(busy, "__defaults__", (lambda seconds: None, False))
 
 
 @pytest.fixture
