@@ -44,7 +44,8 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.legality import reasons
 from hopper_gemm.model.menu import binaries
 from hopper_gemm.model.problem import LAYOUTS, GemmProblem
-from hopper_gemm.model.tuned import recorded_entries, recorded_tables
+from hopper_gemm.model.tuned import recorded_tables
+from hopper_gemm.tune.study.files import recorded_entries
 from hopper_gemm.tune.study.reader import read_study
 from tests.verify.drawing import pairs
 

@@ -33,13 +33,13 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import recorded_entries
 from hopper_gemm.tune.measure.arms import Arm, Launch, cublas_launch, kernel_launch, seconds_per_launch, touch
 from hopper_gemm.tune.measure.correctness import check, poison
 from hopper_gemm.tune.measure.device import describe_current
 from hopper_gemm.tune.measure.protocol import Burst
 from hopper_gemm.tune.measure.timing import Timer
 from hopper_gemm.tune.measure.workload import make_workload
+from hopper_gemm.tune.study.files import recorded_entries
 
 COMPILE = """
 import json, multiprocessing, os, sys

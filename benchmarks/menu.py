@@ -55,9 +55,9 @@ from hopper_gemm.model.predict import Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import TunedEntry, recorded_entries, results_root
+from hopper_gemm.model.tuned import TunedEntry, results_root
 from hopper_gemm.tune.limits import CHIPS
-from hopper_gemm.tune.study.files import suite_file
+from hopper_gemm.tune.study.files import recorded_entries, suite_file
 from hopper_gemm.tune.study.reader import read_study, recorded_folders
 from hopper_gemm.tune.study.shapes import expected_seconds, read_shapes
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save

@@ -17,8 +17,6 @@ from hopper_gemm.model.problem import GemmProblem
 if TYPE_CHECKING:
     from hopper_gemm.model.lookup import use_table
     from hopper_gemm.serve import inductor
-    from hopper_gemm.serve.ahead.prebuild import prebuild
-    from hopper_gemm.serve.ahead.warmup import warmup
     from hopper_gemm.serve.background import compiling
     from hopper_gemm.serve.bmm import baddbmm, bmm
     from hopper_gemm.serve.fallback import fallback, while_compiling
@@ -27,10 +25,12 @@ if TYPE_CHECKING:
     from hopper_gemm.serve.linear import linear, swiglu
     from hopper_gemm.serve.matmul import matmul
     from hopper_gemm.serve.patch import patch
+    from hopper_gemm.serve.prebuild import prebuild
     from hopper_gemm.serve.scaled import scaled_mm
     from hopper_gemm.serve.scaled_grouped_mm import scaled_grouped_mm
     from hopper_gemm.tune.autotune import autotune
     from hopper_gemm.tune.measure.paired import bench
+    from hopper_gemm.tune.warmup import warmup
 
 __all__ = [
     "Epilogue",
@@ -61,30 +61,24 @@ __all__ = [
 ]
 
 _SERVED = {
-    "autotune": "hopper_gemm.tune.autotune",
-    "baddbmm": "hopper_gemm.serve.bmm",
-    "batch_invariant": "hopper_gemm.serve.kernels",
-    "bench": "hopper_gemm.tune.measure.paired",
-    "bmm": "hopper_gemm.serve.bmm",
-    "chained": "hopper_gemm.serve.kernels",
-    "checked_offsets": "hopper_gemm.serve.kernels",
-    "compiling": "hopper_gemm.serve.background",
-    "fallback": "hopper_gemm.serve.fallback",
-    "grouped_mm": "hopper_gemm.serve.grouped_mm",
-    "grouped_swiglu": "hopper_gemm.serve.grouped_mm",
-    "inductor": "hopper_gemm.serve.inductor",
-    "linear": "hopper_gemm.serve.linear",
-    "matmul": "hopper_gemm.serve.matmul",
-    "patch": "hopper_gemm.serve.patch",
-    "prebuild": "hopper_gemm.serve.ahead.prebuild",
-    "scaled_grouped_mm": "hopper_gemm.serve.scaled_grouped_mm",
-    "scaled_mm": "hopper_gemm.serve.scaled",
-    "swiglu": "hopper_gemm.serve.linear",
-    "use_table": "hopper_gemm.model.lookup",
-    "warmup": "hopper_gemm.serve.ahead.warmup",
-    "while_compiling": "hopper_gemm.serve.fallback",
+    "model.lookup": ("use_table",),
+    "serve.prebuild": ("prebuild",),
+    "tune.warmup": ("warmup",),
+    "serve.background": ("compiling",),
+    "serve.bmm": ("baddbmm", "bmm"),
+    "serve.fallback": ("fallback", "while_compiling"),
+    "serve.grouped_mm": ("grouped_mm", "grouped_swiglu"),
+    "serve.inductor": ("inductor",),
+    "serve.kernels": ("batch_invariant", "chained", "checked_offsets"),
+    "serve.linear": ("linear", "swiglu"),
+    "serve.matmul": ("matmul",),
+    "serve.patch": ("patch",),
+    "serve.scaled": ("scaled_mm",),
+    "serve.scaled_grouped_mm": ("scaled_grouped_mm",),
+    "tune.autotune": ("autotune",),
+    "tune.measure.paired": ("bench",),
 }
-"""Imported at first use, since some bring torch and the DSL along."""
+"""Names by their module, which is imported at first use, since some bring torch and the DSL along."""
 
 
 def __dir__() -> list[str]:
@@ -97,11 +91,13 @@ def __getattr__(name: str) -> Any:
     if name == "Finish":
         warnings.warn("hopper_gemm.Finish is hopper_gemm.Epilogue", DeprecationWarning, stacklevel=2)
         return Epilogue
-    if name in _SERVED:
+    for path, names in _SERVED.items():
+        if name not in names:
+            continue
         try:
-            module = import_module(_SERVED[name])
+            module = import_module(f"hopper_gemm.{path}")
         except ModuleNotFoundError as error:
-            if not _SERVED[name].startswith("hopper_gemm.tune"):
+            if not path.startswith("tune"):
                 raise
             raise ModuleNotFoundError(
                 f"hopper_gemm.{name} needs {error.name}, which is missing; pip install 'hopper-gemm[tune]'"

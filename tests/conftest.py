@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
 import time
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,14 @@ from hopper_gemm.tune.study.files import FileLock
 ROOT = Path(__file__).parents[1]
 
 LOCK = pytest.StashKey[FileLock]()
+
+
+def script(path: str) -> Any:
+    """A script of this repository as a module."""
+    loader = SourceFileLoader(Path(path).name.replace("-", "_"), str(ROOT / path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
 
 
 def hoppers() -> list[GpuId]:

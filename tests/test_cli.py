@@ -450,7 +450,8 @@ def test_doctor_tells_what_is_here():
 def test_doctor_lists_the_tables_that_serve_in_their_order_and_the_damaged_ones(monkeypatch, tmp_path):
     from hopper_gemm.cli import doctor
     from hopper_gemm.model import tuned
-    from hopper_gemm.model.tuned import FILE, recorded_entries, write_tuned
+    from hopper_gemm.model.tuned import FILE, write_tuned
+    from hopper_gemm.tune.study.files import recorded_entries
 
     monkeypatch.setattr(doctor, "kind_here", lambda: "h200")
     monkeypatch.setattr(tuned, "local_root", lambda: tmp_path)

@@ -22,9 +22,9 @@ from hopper_gemm.compiler.extension import extension_name
 from hopper_gemm.compiler.store import KernelStore, default_store
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.serve import EXTENSION
-from hopper_gemm.serve.ahead.prebuild import menu_kernels
+from hopper_gemm.serve.prebuild import menu_kernels
 from hopper_gemm.tune.limits import CHIPS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 H200, A100 = Gpu("NVIDIA H200", (9, 0)), Gpu("NVIDIA A100-SXM4-80GB", (8, 0))
@@ -182,7 +182,7 @@ def test_machine_code_of_the_menu_that_is_neither_shipped_nor_compiled_is_slow(m
     assert (finding.mark, finding.fix) == ("slow", PREBUILD)
     assert finding.value.startswith("0 of 2 kernels of menu and tables, 0 of them shipped")
     KernelStore(default_store()).object_file(first).write_bytes(b"")
-    store.bring([(second, b"", CubinReport(*[0] * 9, "code"))])
+    script(".ci/machine-code").bring([(second, b"", CubinReport(*[0] * 9, "code"))])
     finding = judged()["machine code"]
     assert finding.mark == "slow"
     assert finding.value.startswith("1 of 2 kernels of menu and tables, 1 of them shipped, for other versions")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.machinery import SourceFileLoader
 from importlib.metadata import packages_distributions, version
 
 import pytest
@@ -18,17 +16,14 @@ from hopper_gemm.compiler.compile import compile_kernel
 from hopper_gemm.compiler.cubin import read_cubin
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 SCRIPT = ROOT / ".ci/dsl-range"
 
 
-@pytest.fixture(scope="module")
-def script():
-    loader = SourceFileLoader("dsl_range", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("dsl_range", loader))
-    loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module", name="script")
+def dsl_range():
+    return script(".ci/dsl-range")
 
 
 @pytest.fixture

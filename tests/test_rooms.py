@@ -47,13 +47,14 @@ MAY_IMPORT = {
         ),
         "model",
     },
+    "tune.warmup": {"serve", "compiler", "model"},
     "tune.autotune": {
-        *("tune.run", "tune.measure", "tune.study", "tune.statistics", "tune.point"),
+        *("tune.run", "tune.measure", "tune.study", "tune.statistics", "tune.point", "tune.warmup"),
         *("serve", "compiler", "model"),
     },
     "lab": {"tune", "compiler", "kernel", "model", "serve"},
     "cli": {"lab", "tune", "compiler", "model", "serve"},
-    "__init__": {"model", "serve", "tune.autotune", "tune.measure"},
+    "__init__": {"model", "serve", "tune.autotune", "tune.measure", "tune.warmup"},
     "__main__": {"cli"},
 }
 """Packages whose modules a package may import beside its own; a package stands for those inside it."""
@@ -265,12 +266,13 @@ def test_what_is_imported_loads_no_more_than_it_needs(statement, without):
 
 
 def test_matrices_are_multiplied_without_what_only_tuning_needs():
-    """The ground floor, the pick of a config and the look-up in the tuned table, with the packages of the extras
-    blocked."""
+    """The ground floor, the pick of a config, the look-up in the tuned table, and the warm-up, with the packages of
+    the extras blocked."""
     blocked = "".join(f"sys.modules[{one!r}] = None; " for one in sorted(TUNE))
     call = "hopper_gemm.serve.kernels.default_config(hopper_gemm.GemmProblem(1024, 1024, 1024))"
     shown = (
-        f"import sys; {blocked}import hopper_gemm, hopper_gemm.serve.matmul, hopper_gemm.serve.kernels; print({call})"
+        f"import sys; {blocked}import hopper_gemm, hopper_gemm.serve.matmul, hopper_gemm.serve.kernels; "
+        f"hopper_gemm.warmup; print({call})"
     )
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -12,10 +12,11 @@ from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, in_words
 from hopper_gemm.model.finish import SCALES
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import DTYPES, FP8_DTYPES, LAYOUTS
-from hopper_gemm.model.tuned import CONTEXTS, REGIMES, recorded_entries
+from hopper_gemm.model.tuned import CONTEXTS, REGIMES
 from hopper_gemm.tune.parameters import config_of, kernel_of
 from hopper_gemm.tune.run.source import BACKENDS
 from hopper_gemm.tune.search.search import SAMPLERS
+from hopper_gemm.tune.study.files import recorded_entries
 from hopper_gemm.tune.tables.view import FORMS
 from tests.command import run
 

@@ -22,7 +22,7 @@ from hopper_gemm.compiler.store import DSL, KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.serve.ahead.prebuild import build
+from hopper_gemm.serve.prebuild import build
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.study.files import read_json, write_whole
 from hopper_gemm.tune.study.reader import Study

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 
 from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
+from hopper_gemm.cli.stored import names_shipped, usage
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
-from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, names_shipped, numbers_of, tested_here
+from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, numbers_of, tested_here
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
 from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import Table, tables
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import own_paths, recorded_tables, results_root, slug
 from hopper_gemm.serve import EXTENSION
-from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU, menu_kernels
+from hopper_gemm.serve.prebuild import WHOLE_MENU, menu_kernels
 from hopper_gemm.tune.limits import CHIPS
 from hopper_gemm.tune.measure.device import NoHopperError, find_hopper
 from hopper_gemm.tune.study.files import shown
@@ -162,7 +163,7 @@ def _store() -> MachineFinding:
     except OSError as error:
         reason, _, fix = str(error).partition("; ")
         return MachineFinding("missing", "kernel store", reason, fix)
-    return MachineFinding("ok", "kernel store", f"{store.root}, {store.usage().kernels} kernels")
+    return MachineFinding("ok", "kernel store", f"{store.root}, {usage(store).kernels} kernels")
 
 
 def _machine_code(facts: Machine, among: Sequence[Table]) -> list[MachineFinding]:

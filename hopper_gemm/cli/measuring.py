@@ -382,7 +382,7 @@ def warmup(
     except NoHopperError as error:
         fix = "a warm-up times launches on an H100 or H200; hopper-gemm prebuild needs no GPU"
         raise NoHopperError(f"{str(error).split(';')[0]}; {fix}") from None
-    from hopper_gemm.serve.ahead.warmup import warmup as warm_up
+    from hopper_gemm.tune.warmup import warmup as warm_up
 
     _, _, problems = problems_of(shapes, sizes or (), "burst")
     if sizes:

@@ -18,7 +18,7 @@ from hopper_gemm.cli.shorthand import EXPLANATION, LABEL, wording
 from hopper_gemm.tune.study.files import shown, write_whole
 
 if TYPE_CHECKING:
-    from hopper_gemm.serve.ahead.prebuild import MenuPart
+    from hopper_gemm.serve.prebuild import MenuPart
     from hopper_gemm.tune.study.reader import Study
     from hopper_gemm.tune.tables.view import View
 
@@ -358,11 +358,12 @@ def prebuild(
     stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
+    from hopper_gemm.cli.stored import usage
     from hopper_gemm.compiler.store import KernelStore, default_store
     from hopper_gemm.model.problem import BLOCK, GemmProblem
     from hopper_gemm.model.recipe import recipe_of
-    from hopper_gemm.serve.ahead.prebuild import WHOLE_MENU
-    from hopper_gemm.serve.ahead.prebuild import prebuild as compile_ahead
+    from hopper_gemm.serve.prebuild import WHOLE_MENU
+    from hopper_gemm.serve.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.study.shapes import problems_of
 
     if menu and (sizes or shapes):
@@ -384,9 +385,9 @@ def prebuild(
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
         what = f"of menu and tables{of_part}" if menu else f"serve {len(problems)} problems"
-        usage = KernelStore(default_store()).usage()
+        held = usage(KernelStore(default_store()))
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
-        print(f"it holds {usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB")
+        print(f"it holds {held.kernels} kernels, {held.bytes / 1e6:.1f} MB")
         if not done.extension:
             print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:
@@ -400,11 +401,12 @@ def store(
     as_json: options.Json = False,
 ) -> None:
     """Say where compiled kernels are kept, or remove them."""
+    from hopper_gemm.cli import stored
     from hopper_gemm.compiler.extension import kept_libraries
     from hopper_gemm.compiler.store import KernelStore, default_store
 
     kernels = KernelStore(default_store())
-    usage = kernels.clear() if clear else kernels.usage()
+    usage = stored.clear(kernels) if clear else stored.usage(kernels)
     if clear:
         for library in kept_libraries().glob("*"):
             library.unlink(missing_ok=True)

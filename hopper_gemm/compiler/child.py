@@ -52,13 +52,9 @@ class Reply:
 
 class Child:
     """One process that answers requests, started by the first request and again after its death. ``factory``, a
-    function of a module, is called there with the arguments, which are pickled, and returns the handler.
-
-    Args:
-        environment: variables set in the child before anything is imported there.
-        log: file that takes what the child prints, tracebacks too; None leaves it on the terminal.
-        holds: file descriptor that stays open as long as the process lives, such as that of a lock.
-    """
+    function of a module, is called there with the arguments, which are pickled, and returns the handler. Variables of
+    ``environment`` are set before anything is imported there; the file ``log`` takes what the child prints, tracebacks
+    too; the file descriptor ``holds``, such as that of a lock, stays open as long as the process lives."""
 
     def __init__(
         self,
@@ -188,8 +184,8 @@ def spawn(target: Callable[..., None], *arguments: Any, **options: Any) -> tuple
 
 
 def _disown() -> None:
-    """Leave the processes to their parent, after a fork: multiprocessing would end them with this process. Another
-    thread may have held the lock."""
+    """After a fork leave the processes to their parent: multiprocessing would end them with this one. Another thread
+    may have held the lock."""
     global _STARTING
     _STARTING = threading.Lock()
     listed: Any = multiprocessing.process
@@ -209,9 +205,8 @@ def ending(code: int | None) -> str:
 
 
 def settle_in(log: Path | None = None, by_main: bool = True) -> None:
-    """Set up a spawned process: it ignores Ctrl-C, ends with its parent, and then ends the processes it started. A log
-    takes what it prints. ``by_main``: the parent's main thread started it; Linux sends the signal of a parent's death
-    when the starting thread ends."""
+    """Set up a spawned process: it ignores Ctrl-C, ends with its parent and all that it started, and prints to a log.
+    ``by_main``: the parent's main thread started it; Linux signals a parent's death when the starting thread ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)

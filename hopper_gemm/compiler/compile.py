@@ -45,17 +45,9 @@ def compile_kernel(
     promote: int = 0,
     grouping: str = "",
 ) -> Compiled:
-    """Compile for sm_90a, with sizes and pitches left open; the launcher takes
-    :data:`hopper_gemm.compiler.abi.ARGUMENTS`.
-
-    Args:
-        kernel: a legal kernel.
-        dtype: a name of :data:`hopper_gemm.model.problem.DTYPES` or ``FP8_DTYPES``.
-        layouts, observer, finish, scattered, promote, grouping: as :class:`hopper_gemm.compiler.store.KernelId` says.
-
-    Raises:
-        Exception: whatever the DSL or the assembler raises; its text is the reason.
-    """
+    """Compile a legal kernel for sm_90a, with sizes and pitches left open; the launcher takes
+    :data:`hopper_gemm.compiler.abi.ARGUMENTS`. Other arguments are as :class:`hopper_gemm.compiler.store.KernelId` has
+    them; what the DSL or the assembler raises has the reason as its text."""
     element, out = (TYPES[name] for name in types_of(dtype))
     watching, finish = _named(observer)() if observer else Observer(), finish or Epilogue()
     built = _named(kernel.builder)(kernel, element, layouts, out, finish, watching, scattered, promote, grouping)

@@ -30,27 +30,18 @@ _FORMAT_SVAL = 0x04
 
 @dataclass(frozen=True)
 class CubinReport:
-    """One kernel's resources.
-
-    Args:
-        registers, stack_bytes: of a thread at launch; with a stack the kernel spills or indexes registers.
-        local_loads, local_stores: instructions that reach local memory: spills.
-        wgmma: instructions in the code; one consumer runs all of them for each stage.
-        wgmma_waits: for wgmma groups; more than the kernel asked for means the compiler serialised them.
-        instructions: all, padding left out.
-        code: digest of the machine code; it identifies the binary that was measured.
-    """
+    """One kernel's resources: registers and bytes of stack of a thread at launch, and counts of instructions."""
 
     registers: int
-    stack_bytes: int
-    local_loads: int
+    stack_bytes: int  # with a stack the kernel spills or indexes registers
+    local_loads: int  # and stores: they reach local memory, so they are spills
     local_stores: int
-    wgmma: int
-    wgmma_waits: int
+    wgmma: int  # one consumer runs all of them for each stage
+    wgmma_waits: int  # for wgmma groups; more than the kernel asked for means the compiler serialised them
     tma_loads: int
     tma_stores: int
-    instructions: int
-    code: str
+    instructions: int  # all, padding left out
+    code: str  # digest of the machine code; it identifies the binary that was measured
 
     @property
     def spills(self) -> bool:

@@ -6,14 +6,13 @@ architecture. Another GPU of that architecture, another driver and another Pytho
 
 An entry is machine code that runs with the rights of the process that loads it. Its report holds the SHA-256 of the
 object file and of the shared library made of it, the digest of its kernel, and a sum of itself, all checked at every
-look-up; an inconsistent entry counts as missing, and is compiled again. :mod:`hopper_gemm.compiler.trust` opens folders
-and files, and refuses those that another user owns or may write.
+look-up; an inconsistent entry counts as missing, and is compiled again.
 
-A package may bring machine code too: a folder for each kind of host, made when its wheel is built and trusted as the
-package's own code is. The libraries of a config, for all types, layouts and finishes, are much alike: packed into one
-file, beside a list of their reports, they take far less than each compressed alone. Names leave the versions out: the
-sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with which versions of
-the packages its files run. A checkout has none, unless ``.ci/machine-code`` made it.
+A package may bring machine code too, trusted as its own code is: a folder for each kind of host, which
+``.ci/machine-code`` makes for a wheel. The libraries of a config, for all types, layouts and finishes, are much alike:
+packed into one file, beside a list of their reports, they take far less than each compressed alone. Names leave the
+versions out: the sources fix the machine code and the launcher's arguments, and the folder's :data:`TESTED` says with
+which versions of the packages its files run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import os
 import platform
 import re
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -72,20 +71,9 @@ package was tested, as ``pyproject.toml`` states them."""
 FUNCTION = "hopper_gemm"
 """Name of the launcher in an object file."""
 
-ENTRY = re.compile(r"\.?[0-9a-f]{32}\.(json|o|so)")
-"""Beginning of the name of an entry's file; a half-written file begins with a dot and has a further suffix."""
-
 
 class UnwritableError(OSError):
     """The store cannot be written. The message gives the fix."""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Number of kernels in a store, and their size in bytes, reports included."""
-
-    kernels: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -152,7 +140,7 @@ def versions() -> dict[str, str]:
 def source_digest(*classes: str) -> str:
     """Digest of the sources that shape the machine code, comments and docstrings aside: a name for the kernel. The
     packages of builders and observers, given as module:name, are sources too where they are not the kernel's own."""
-    sources = _sources(*classes)
+    sources = sources_of(*classes)
     # parsing all sources takes 0.2 s, in every process that loads a kernel: the digest is kept, and a package brings it
     kept = default_store().parent / "sources" / sha256(repr(sources))
     for read, path in ((Path.read_bytes, FOLDER / kept.name), (read_trusted, kept)):
@@ -165,12 +153,7 @@ def source_digest(*classes: str) -> str:
     return digest
 
 
-def bring_digest() -> None:
-    """Write the digest of the kernel's sources into :data:`FOLDER`."""
-    (FOLDER / sha256(repr(_sources()))).write_text(source_digest(), encoding="ascii")
-
-
-def _sources(*classes: str) -> list[tuple[str, bytes]]:
+def sources_of(*classes: str) -> list[tuple[str, bytes]]:
     """Names and content of the sources of :func:`source_digest`."""
     root = Path(__file__).parents[1]
     modules = {root.parent.joinpath(*name.partition(":")[0].split(".")) for name in classes if name}
@@ -181,8 +164,7 @@ def _sources(*classes: str) -> list[tuple[str, bytes]]:
 
 
 def bare_code(source: str) -> str:
-    """Python source without comments, docstrings and blank lines. Works on positions in the text, so that every
-    version of Python gives the same answer."""
+    """Python source without comments, docstrings and blank lines: by positions, alike in every version of Python."""
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -210,20 +192,14 @@ def _tested(folder: Path, installed: tuple[tuple[str, str], ...]) -> bool:
 
 
 def numbers_of(version: str) -> list[int]:
-    """The numbers of a version, by which versions are in order; that of a release candidate makes it a later one."""
+    """The numbers of a version, by which versions are in order; a release candidate's makes it a later one."""
     return [*map(int, re.findall("[0-9]+", version))]
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A kernel that the package brings.
-
-    Args:
-        report: on its resources.
-        pack: file of its config's libraries, one behind the other, compressed.
-        digest: of the file.
-        at, size: bytes of the libraries before its own, and of its own.
-    """
+    """A kernel that the package brings: the report on its resources; the file of its config's libraries, one behind the
+    other, compressed, and the digest of the file; the bytes of the libraries before its own, and of its own."""
 
     report: CubinReport
     pack: Path
@@ -245,29 +221,6 @@ def pack_of(kernel: AnyId) -> Path:
     """Return the path of the pack that a kernel is in if the package brings it; its list lies beside it (``.json``)."""
     alike = KernelId(kernel.config, "", "") if isinstance(kernel, KernelId) else kernel
     return FOLDER / f"{entry_digest(alike, {})}.xz"
-
-
-def bring(kernels: Sequence[tuple[KernelId, bytes, CubinReport]]) -> None:
-    """Write the pack of a config's kernels, each with its library and its report, into :data:`FOLDER`; the first is
-    unpacked fastest."""
-    import lzma
-
-    pack, at, listed = pack_of(kernels[0][0]), 0, {}
-    for kernel, library, report in kernels:
-        listed[entry_digest(kernel, {})] = {"at": at, "size": len(library), **asdict(report)}
-        at += len(library)
-    packed = lzma.compress(b"".join(library for _, library, _ in kernels), preset=9 | lzma.PRESET_EXTREME)
-    pack.write_bytes(packed)
-    pack.with_suffix(".json").write_text(sealed({"pack": sha256(packed), "kernels": listed}), encoding="utf-8")
-
-
-def names_shipped() -> set[str]:
-    """Names of the kernels whose packs the package brings, whether or not they can be used here."""
-    found: set[str] = set()
-    for pack in FOLDER.glob("*.xz"):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # a damaged list
-            found |= unsealed(pack.with_suffix(".json").read_text(encoding="utf-8"))["kernels"].keys()
-    return found
 
 
 def tested_here() -> bool:
@@ -335,14 +288,14 @@ class KernelStore:
 
     def prepare(self) -> None:
         """Make the folder, and see that files can be made there: an UnwritableError says that they cannot."""
-        with self._locked():
+        with self.locked():
             pass
 
     def put(self, kernel: AnyId, object_file: bytes, report: CubinReport, shared: bytes | None = None) -> None:
         """Add an entry, or replace a damaged one; an intact entry stays. The report is written last: an entry with a
         report has a whole object file, and the shared library made of it, if there is one."""
         file = self.object_file(kernel)
-        with self._locked():
+        with self.locked():
             if self.report(kernel) is None:
                 digests = {"object": sha256(object_file), "shared": None if shared is None else sha256(shared)}
                 replace_file(file, object_file, 0o600)
@@ -351,32 +304,8 @@ class KernelStore:
                 entry = {"kernel": file.stem, **digests, **asdict(report)}
                 replace_file(file.with_suffix(".json"), sealed(entry).encode(), 0o600)
 
-    def usage(self) -> Usage:
-        """Kernels in the store now; none where there is no folder."""
-        sizes: dict[Path, int] = {}
-        for path in self._files():
-            with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
-                sizes[path] = path.stat().st_size
-        return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
-
-    def clear(self) -> Usage:
-        """Remove every entry and half-written file; return what was removed. Other files stay. Safe beside other
-        processes: no entry is written meanwhile, a loaded kernel no longer needs its file, and a process whose entry is
-        gone compiles it again."""
-        if not self.root.is_dir():
-            return Usage(0, 0)
-        with self._locked():
-            removed = self.usage()
-            for path in self._files():
-                path.unlink(missing_ok=True)
-        return removed
-
-    def _files(self) -> list[Path]:
-        """Files of entries; of each entry the report first, so that no report outlives its object file."""
-        return sorted(path for path in self.root.glob("*") if ENTRY.match(path.name))
-
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock the folder against other writers; make it before."""
         try:
             with (

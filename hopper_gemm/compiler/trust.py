@@ -25,9 +25,8 @@ class StoreError(PermissionError):
 
 @contextlib.contextmanager
 def opened_folder(folder: Path, make: bool = False) -> Iterator[int]:
-    """Open a folder that others cannot have written, nor exchanged, else raise a StoreError; the descriptor is closed
-    at the end. Links are followed before the first check. ``make``: make it, and folders above it, where they are
-    missing: with mode 0700, whatever the umask."""
+    """Open a folder that others cannot have written, nor exchanged, else raise a StoreError; close it at the end. Links
+    are followed first. ``make``: make it, and folders above it, with mode 0700 whatever the umask."""
     path, *names = Path("/"), *Path(os.path.realpath(folder)).parts[1:]
     handle = os.open(path, WALKING)
     try:

@@ -31,10 +31,8 @@ T = TypeVar("T")
 
 
 class PerStream(Generic[T]):
-    """A workspace for each stream, and a new one for each launch that is captured. Thread-safe.
-
-    ``make`` and ``capture`` allocate one of these sizes on a device, for the current stream: ``capture`` for a launch
-    that is captured, by default as ``make``."""
+    """A workspace for each stream, which ``make`` allocates on a device in these sizes, and a new one for each launch
+    that is captured, by ``capture``, by default as ``make``. Thread-safe."""
 
     def __init__(
         self, make: Callable[[int, tuple[int, ...]], T], capture: Callable[[int, tuple[int, ...]], T] | None = None
@@ -89,8 +87,7 @@ def outside_pools(device: int, make: Callable[[], T], idle: bool = False) -> T:
 
 
 CAPTURED: defaultdict[tuple[int, int, int], list[torch.Tensor]] = defaultdict(list)
-"""Words that are zero between launches, by device, stream and capture, the largest last. All are kept: a graph may use
-any."""
+"""Words, zero between launches, by device, stream and capture, the largest last; kept, since a graph may use any."""
 
 _CAPTURING = threading.Lock()
 
@@ -129,5 +126,4 @@ def _made(device: int, sizes: tuple[int, ...], captured: bool = False) -> tuple[
 
 
 WORKSPACES = PerStream(_made, lambda device, sizes: _made(device, sizes, captured=True))
-"""The workspaces of this process: fp32 sums and int32 words, of at least these numbers of elements. The words are zero
-when a launch begins."""
+"""The workspaces of this process: at least so many fp32 sums and int32 words, which are zero when a launch begins."""

@@ -1,11 +1,12 @@
-"""Lower bounds of the predicted times of many kernels at once: what need not be predicted. An untuned call makes some
-hundreds of them, so that they are computed together, in arrays."""
+"""Lower bounds of the predicted times of many kernels at once, in arrays: what need not be predicted. An untuned call
+makes some hundreds of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,10 @@ from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
 
 class LowerBounds:
-    """Bounds that are never above the seconds of :func:`hopper_gemm.model.predict.predict`, and mostly equal to them.
+    """Bounds never above the seconds of :func:`.predict.predict`, and mostly equal, of kernels without stream-K.
     What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
     What the L2 passes on counts twice: the slowing of loads and an L2 that limit alike rises with it until it limits
-    most, and then falls, so that it is least at an end, where neighbours share evenly or not at all.
-
-    Args:
-        kernels: without stream-K, each with the part of its prediction that depends on it alone.
-        chip: the GPU.
-    """
+    most, and then falls, so that it is least at an end, where neighbours share evenly or not at all."""
 
     def __init__(self, kernels: Sequence[Fixed], chip: Chip = SXM) -> None:
         self._chip, columns = chip, [_columns(fixed, chip) for fixed in kernels]
@@ -36,21 +32,14 @@ class LowerBounds:
     def __call__(
         self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray, finish: Epilogue | None = None
     ) -> np.ndarray:
-        """Seconds of some of the kernels, each with a number of split-K parts.
-
-        Args:
-            problem: what is multiplied.
-            rows: numbers of the kernels.
-            parts: split-K parts of each.
-            finish: of the product; by its scales alone.
-        """
+        """Seconds of the kernels numbered ``rows``, with ``parts`` of split-K each. A finish counts by scales alone."""
         chip, constants, promote, padded = self._chip, FITTED, problem.promote, bool(problem.padded)
         blocks, problem, split = predict.in_blocks(problem, finish), problem.in_words, parts.astype(float)
         torn = problem.n * problem.out_bytes % predict.SECTOR_BYTES > 0
         names, table = self._tables(problem.layouts, problem.out_bytes, torn, padded)
         table, pairs = table.take(rows, 1), len(table) - len(names)
-        of = SimpleNamespace()
-        of.__dict__.update(zip(names, (*table[: 2 * pairs].reshape(pairs, 2, -1), *table[2 * pairs :]), strict=True))
+        values = *table[: 2 * pairs].reshape(pairs, 2, -1), *table[2 * pairs :]
+        of = SimpleNamespace(**dict(zip(names, values, strict=True)))
         starts = [lines * constants.off_lines + sectors * constants.off_sectors
                   for lines, sectors in predict.astray(problem)]  # fmt: skip
         ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
@@ -112,8 +101,7 @@ class LowerBounds:
 
     def _table(self, layouts: str, out_bytes: int, torn: bool, padded: bool) -> tuple[list[str], np.ndarray]:
         """Names and values for the layouts, the output and the reach of a problem, pairs first. A load is linear in the
-        bytes of A and of B that are taken: those in narrow boxes, off lines of the L2 and outside the matrices count by
-        what they cost."""
+        bytes of A and of B: those in narrow boxes, off lines of the L2 and outside the matrices count by their cost."""
         of, constants = dict(self._columns), FITTED
         ends = np.array([[axis == "k"] for axis in layouts])
         along_k = np.where(of["down"], ends, ends[::-1])
@@ -154,10 +142,11 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
     turns, near = 1 if fixed.size == 1 else predict.TURNS, max(1, predict.NEIGHBOURS // fixed.size)
     counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
     through = predict.through_memory(kernel, constants) - scattered / constants.scatter
-    return {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()} | {
-        "tile_k": kernel.tile_k,
+    values: dict[str, Any] = {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()}
+    values |= {name: getattr(kernel, name) for name in ("tile_k", "swizzle", "readers", "chunks")}
+    values |= {name: getattr(fixed, name) for name in ("ctas", "product", "math", "level", "single", "box")}
+    return values | {
         "down": (kernel.raster == "m") != kernel.swap_ab,
-        "swizzle": kernel.swizzle,
         "turn": 1 if abreast else turns,
         "near": near * turns if abreast else near,  # tiles that parts abreast span
         "read": constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate,
@@ -168,11 +157,7 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "apart": apart,
         "in_order": abreast and not dynamic,
         "at_once": clusters_at_once(fixed.size, chip),
-        "ctas": fixed.ctas,
         "sms": fixed.size / chip.sms,
-        "product": fixed.product,
-        "math": fixed.math,
-        "readers": kernel.readers,
         "promoted": 2 * kernel.accumulators * kernel.tile_k,
         "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
         "depth": max(1, kernel.stages - kernel.stagger),
@@ -182,11 +167,7 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "entry": fixed.entry + counted,
         "entry_behind": predict.entry(kernel.but(pdl=True), constants) + counted,  # after the launch that pads operands
         "epilogue": fixed.epilogue - (through if apart else 0.0),
-        "chunks": kernel.chunks,
         "gathered": scattered / (kernel.chunks * constants.gather) if apart else 0.0,
-        "level": fixed.level,
-        "single": fixed.single,
-        "box": fixed.box,
         "by_tma": kernel.stores == "tma",
     }
 

@@ -17,35 +17,22 @@ SCHEDULES = ("cooperative", "pingpong")
 
 @dataclass(frozen=True)
 class Parameter:
-    """Declaration of a kernel parameter, beside its name and its default.
+    """Declaration of a kernel parameter, beside its name and its default."""
 
-    Args:
-        doc: meaning and unit.
-        words: values given as words; for an integer, words that stand for a number until the config is resolved.
-        least: smallest integer allowed; None if the value is no integer.
-        flag: True for a boolean parameter; its words are variants of true.
-        tier: ``"space"``: searched; ``"ladder"``: a step of the design study that never wins.
-        launch: True for a launch argument: changing it recompiles nothing.
-        host: True if it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is.
-        since: version of the results schema in which it appeared.
-        before: value in rows of earlier versions; None: the default.
-        after: the parameter behind which tables and labels show it; none: as declared.
-        aliases: earlier names.
-        renamed: earlier words, each with its present name.
-    """
-
-    doc: str
+    doc: str  # meaning and unit
+    # values given as words; for an integer, words that stand for a number until the config is resolved
     words: tuple[str, ...] = ()
-    least: int | None = None
-    flag: bool = False
-    tier: Tier = "space"
-    launch: bool = False
+    least: int | None = None  # smallest integer allowed; None if the value is no integer
+    flag: bool = False  # True for a boolean parameter; its words are variants of true
+    tier: Tier = "space"  # "space": searched; "ladder": a step of the design study that never wins
+    launch: bool = False  # True for a launch argument: changing it recompiles nothing
+    # True if it reaches the GPU by the launch or by TMA descriptors, and may leave the machine code as it is
     host: bool = False
-    since: int = 1
-    before: Any = None
-    after: str = ""
-    aliases: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    since: int = 1  # version of the results schema in which it appeared
+    before: Any = None  # value in rows of earlier versions; None: the default
+    after: str = ""  # the parameter behind which tables and labels show it; none: as declared
+    aliases: tuple[str, ...] = ()  # earlier names
+    renamed: Mapping[str, str] = field(default_factory=dict)  # earlier words, each with its present name
 
     def mistake(self, value: Any) -> str | None:
         """Return the requirement that a value breaks; None if it breaks none."""
@@ -60,8 +47,7 @@ class Parameter:
         return f"an integer from {self.least} to {LARGEST}" + "".join(f' or "{word}"' for word in self.words)
 
 
-LARGEST = 2**20
-"""Largest value of an integer parameter; without a bound a text file could ask for loops of any length."""
+LARGEST = 2**20  # largest value of an integer parameter; without a bound a text file could ask for loops of any length
 
 
 def integer(default: Any, doc: str, *words: str, least: int = 1, **about: Any) -> Any:
@@ -203,6 +189,9 @@ class GemmConfig:
         launch=True,
         since=2,
     )
+    # Fixed properties on which the launch, the registers or the shared memory depend: loads and stores by TMA, a
+    # serpentine walk, persistent CTAs, early probes of the barriers, one full barrier for A and B, rolled loops, no
+    # spills, no stream-K, a producer warpgroup
     loads = "tma"
     stores = "tma"
     serpentine = True
@@ -213,12 +202,7 @@ class GemmConfig:
     spills = False
     stream_k = False
     specialised = True
-    """Fixed properties on which the launch, the registers or the shared memory depend: loads and stores by TMA, a
-    serpentine walk, persistent CTAs, early probes of the barriers, one full barrier for A and B, rolled loops, no
-    spills, no stream-K, a producer warpgroup."""
-
-    builder = "hopper_gemm.kernel.gemm:HopperGemm"
-    """The class that builds the kernel, as module:name."""
+    builder = "hopper_gemm.kernel.gemm:HopperGemm"  # the class that builds the kernel, as module:name
 
     def __post_init__(self) -> None:
         for name, parameter in parameters_of(type(self)).items():  # type: ignore[arg-type]
@@ -311,18 +295,18 @@ class GemmConfig:
         )
 
 
+# parts of a config's label, in order
 LEGEND = (
     "tile_m x tile_n x tile_k, stages, stagger, consumers and the side they split, schedule, cluster m x n, raster "
     "axis and swizzle group (serp: serpentine), epilogue chunk columns x buffers, peek; then every parameter that "
     "differs from its default"
 )
-"""Parts of a config's label, in order."""
 
+# parameters that a label always shows
 LABELLED = (
     *("tile_m", "tile_n", "k_depth", "stages", "stagger", "consumers", "split", "schedule", "cluster_m", "cluster_n"),
     *("raster", "swizzle", "serpentine", "epi_n", "epi_buffers", "peek"),
 )
-"""Parameters that a label always shows."""
 
 
 @cache
@@ -343,29 +327,22 @@ def launch_defaults(kind: Any) -> Mapping[str, Any]:
 
 
 PARAMETERS = parameters_of(GemmConfig)
-
 FIELDS = tuple(PARAMETERS)
-"""Every parameter's name."""
-
 DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(GemmConfig)}
 
 GemmConfig.__doc__ = f"{GemmConfig.__doc__}\n    Parameters:\n" + "".join(
     f"        {name} (default {DEFAULTS[name]!r}): {parameter.doc}\n" for name, parameter in PARAMETERS.items()
 )
 
+# parameters of the design study that tables and recorded binaries hold as well, each at the kernel's own value
 FIXED: dict[str, Any] = {name: getattr(GemmConfig, name) for name in ("loads", "stores")}
-"""Parameters of the design study that tables and recorded binaries hold as well, each at the kernel's own value."""
 
+# parameters that are arguments of the launch: changing them recompiles nothing
 LAUNCH_FIELDS = tuple(name for name, parameter in PARAMETERS.items() if parameter.launch)
-"""Parameters that are arguments of the launch: changing them recompiles nothing."""
 
 
 def current(values: Mapping[str, Any], kind: type[GemmConfig] = GemmConfig) -> dict[str, Any]:
-    """Return values by name, with earlier names and words replaced by present ones.
-
-    Raises:
-        ValueError: a name that no parameter has or had, or two names of one parameter.
-    """
+    """Return values, earlier names and words replaced; a ValueError for an unknown name, or two of one parameter."""
     parameters, found = parameters_of(kind), dict[str, Any]()  # type: ignore[arg-type]
     aliases = {alias: name for name, parameter in parameters.items() for alias in parameter.aliases}
     for name, value in values.items():

@@ -23,34 +23,25 @@ from hopper_gemm.model.predict import Fixed, Prediction, in_blocks
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, output_sides, tile_sides
 
-FILE = Path(__file__).with_name("correction.npz")
+Numbers = Sequence[Sequence[float]] | np.ndarray
 
-LEAF = 1e-4
-"""Logarithm of a time that a unit of a leaf stands for."""
+FILE = Path(__file__).with_name("correction.npz")
+LEAF = 1e-4  # logarithm of a time that a unit of a leaf stands for
 
 
 class Correction:
-    """Trees whose corrections add up, all with as many levels.
+    """Trees whose corrections add up, all with as many levels. ``features`` and ``thresholds`` hold by tree and level
+    the number of the feature that is looked at, and above what the level's bit is set; ``leaves`` hold by tree the
+    corrections in units of :data:`LEAF`, where the first level's bit is the lowest."""
 
-    Args:
-        features: by tree and level, the number of the feature that is looked at.
-        thresholds: likewise, that above which the level's bit is set.
-        leaves: by tree, corrections in units of :data:`LEAF`; the first level's bit is the lowest.
-    """
-
-    def __init__(
-        self,
-        features: Sequence[Sequence[int]] | np.ndarray,
-        thresholds: Sequence[Sequence[float]] | np.ndarray,
-        leaves: Sequence[Sequence[int]] | np.ndarray,
-    ) -> None:
+    def __init__(self, features: Numbers, thresholds: Numbers, leaves: Numbers) -> None:
         self._features, self._thresholds = np.ravel(features), np.ravel(thresholds).astype(np.float32)
         self._leaves = np.array(leaves, dtype=float) * LEAF
         self._levels = np.shape(features)[1]
         self._bits = (1 << np.arange(self._levels)).astype(np.float32)
         self._first = np.arange(len(self._leaves)) * self._leaves.shape[1]
 
-    def __call__(self, rows: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray:
+    def __call__(self, rows: Numbers) -> np.ndarray:
         """Factors on predicted times, for rows of :func:`features`."""
         above = np.asarray(rows, dtype=np.float32).take(self._features, axis=1) > self._thresholds
         # NumPy multiplies matrices of integers slowly
@@ -62,12 +53,7 @@ class Correction:
 def features(
     fixed: Fixed, predicted: Prediction, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None
 ) -> tuple[float, ...]:
-    """Features of a launch, by whose numbers the trees split.
-
-    Args:
-        fixed, problem, chip, finish: as for :func:`hopper_gemm.model.predict.predict_fixed`.
-        predicted: what it returned.
-    """
+    """Features of a launch, by whose numbers the trees split; ``predicted`` by :func:`.predict.predict_fixed`."""
     kernel, words = fixed.kernel, problem.in_words
     most = max(predicted.math, predicted.load, predicted.l2, predicted.ring)
     sides, clocks = tile_sides(kernel, problem.m, problem.n), predicted.seconds * predicted.clock_hz
@@ -87,13 +73,8 @@ def features(
         # the kernel
         *(kernel.tile_m, kernel.tile_n, kernel.tile_k, kernel.stages, kernel.stagger, kernel.consumers),
         *(kernel.cluster_m, kernel.cluster_n, kernel.ctas_per_sm, kernel.schedule == "pingpong"),
-        *(
-            kernel.scheduler == "dynamic",
-            kernel.split_k,
-            fixed.items,
-            kernel.part_order == "part",
-            kernel.raster == "m",
-        ),
+        *(kernel.scheduler == "dynamic", kernel.split_k, fixed.items),
+        *(kernel.part_order == "part", kernel.raster == "m"),
         # where rows start in the L2's lines
         *(ELEMENT_BYTES * side % L2_LINE_BYTES for side in (problem.m, problem.n, words.k)),
         finish is not None and finish.gated,
@@ -108,7 +89,6 @@ def shipped() -> Correction:
 
 
 def is_learnt(problem: GemmProblem) -> bool:
-    """True for the kind of products that the trees rank: those that TMA reaches, and free to let the bits of a row
-    depend on m. They were fitted to isolated launches of H100s and H200s without a finish or with scales or a gate, and
-    are trusted with any (docs/menu.md)."""
+    """True for products that the trees rank: those that TMA reaches, whose bits of a row may depend on m. Fitted to
+    isolated launches of H100s and H200s without a finish or with scales or a gate, they serve any (docs/menu.md)."""
     return not (problem.out_of_reach or problem.batch_invariant)

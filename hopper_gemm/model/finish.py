@@ -21,20 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Activation:
-    """A function of one number, applied to each element.
+    """A function of one number, applied to each element."""
 
-    Args:
-        value: the function in fp32: of a number, of the functions of which it is made (``exp2``, ``reciprocal``,
-            ``absolute`` and ``positive``, which is 0 for a negative number), and of the name of the output's type, to
-            which the result is rounded afterwards.
-        function, options: the same as a name in ``torch.ops.aten``, with its keyword arguments.
-        gradient, constants: name of its gradient there, called as ``gradient(incoming, argument, **constants)``.
-    """
-
+    # the function in fp32: of a number, of the functions of which it is made (exp2, reciprocal, absolute and positive,
+    # which is 0 for a negative number), and of the name of the output's type, to which the result is rounded afterwards
     value: Callable[[Any, Any, str], Any]
-    function: str
-    gradient: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    function: str  # its name in torch.ops.aten
+    gradient: str  # name of its gradient there, called as gradient(incoming, argument, **constants)
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
     constants: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -92,11 +86,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": Activation(_silu, "silu", "silu_backward"),
     "relu": Activation(lambda z, math, out: math.positive(z), "relu", "threshold_backward", {}, {"threshold": 0}),
 }
-"""Activations by name."""
 
-
-SCALES = ("", "tensor", "row", "blocks")
-"""Scales of FP8 operands."""
+SCALES = ("", "tensor", "row", "blocks")  # of FP8 operands
 
 
 @dataclass(frozen=True)
@@ -157,9 +148,9 @@ class Epilogue:
         return "+".join(step for step in steps if step)
 
 
+# wgmma k-blocks by which one consumer ends a tile before the other, at most: where loads limit a launch, the second
+# would end its last tile late by more than it gains
 ORDERED_BLOCKS = 12
-"""wgmma k-blocks by which one consumer ends a tile before the other, at most: where loads limit a launch, the second
-would end its last tile late by more than it gains."""
 
 
 def ordered_stages(kernel: Kernel) -> int:

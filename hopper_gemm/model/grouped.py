@@ -15,21 +15,14 @@ GROUPINGS = ("rows", "batch", "depth", "masked", "masked_depth")
 for each group, all of one size. ``depth``: groups divide k at offsets on the device, and each has a C of its own.
 ``masked`` and ``masked_depth``: groups begin at equal distances, in rows or along k; counts on the device end them."""
 
-ROWS_MOST = 1 << 24
-"""More rows than a product of groups has, counted over all groups."""
+ROWS_MOST = 1 << 24  # more rows than a product of groups has, counted over all groups
 
 
 @dataclass(frozen=True)
 class GroupedProblem(GemmProblem):
     """C[rows of g] = A[rows of g] @ B[g] for every group g; C[g] = A[:, k of g] @ B[k of g] of groups along k. How much
-    a group has is data, and no part of it.
-
-    Args:
-        m: rows of A and C, of all groups together; along k of each.
-        n: of each group.
-        k: of each group; along k of all together.
-        groups: their number.
-        grouping: of :data:`GROUPINGS`.
+    a group has is data, and no part of it. m counts the rows of all groups together, of groups along k those of each; n
+    and k are of each group, but k of groups along k is of all together.
 
     Raises:
         ValueError: as of :class:`GemmProblem`; no groups, or an m or k that they must divide and do not.
@@ -40,7 +33,7 @@ class GroupedProblem(GemmProblem):
     """
 
     groups: int = 1
-    grouping: str = "rows"
+    grouping: str = "rows"  # of GROUPINGS
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,21 +13,15 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.config import Axis, GemmConfig, launch_defaults
 from hopper_gemm.model.problem import BLOCK, ELEMENT_BYTES
 
-EPI_BUFFERS_MAX = 4
-"""More chunk buffers than this never sped up an epilogue: a store is read out of its buffer within a few chunks."""
+EPI_BUFFERS_MAX = 4  # more never sped up an epilogue: a store is read out of its buffer within a few chunks
 
 SPARE_REGISTERS = 32
 """Registers a consumer needs beside its accumulators (addresses, barriers, the epilogue's packed pairs). Found by
 compiling: with 31 to spare some kernels spill, with 32 none of 378 did."""
 
-STAGING_COLUMNS = 32
-"""The ring leaves the epilogue room for tile_m x 32 elements; the published stage counts follow from it."""
-
-WIDE_CHUNK = 64
-"""The chunk taken where it fits: half the barriers of 32 columns, worth 0.1 to 0.5 % in results/h200/options."""
-
-WIDE_CHUNK_REGISTERS = 16
-"""A wide chunk's packed pairs need this many more registers."""
+STAGING_COLUMNS = 32  # the ring leaves the epilogue tile_m x 32 elements; the published stage counts follow from it
+WIDE_CHUNK = 64  # taken where it fits: half the barriers of 32 columns, worth 0.1 to 0.5 % in results/h200/options
+WIDE_CHUNK_REGISTERS = 16  # a wide chunk's packed pairs need this many more registers
 
 STREAM_K_REGISTERS, WORKSPACE_MARGIN = 16, 8
 """Registers that stream-K adds for its position and for addresses of the workspace; and registers that a kernel with a
@@ -37,11 +31,9 @@ SHARED_CHUNKS = 4
 """Chunks of a consumer that split-K parts through a workspace share out: fewer leave most of many parts idle while the
 others add up, and each costs a few parts a round trip more."""
 
-GATHER_REGISTERS = 32
-"""Registers that parts read back from a workspace add."""
-
+GATHER_REGISTERS = 32  # registers that parts read back from a workspace add
+# rows of a share whose scales of blocks a warp reads by one load: it multiplies 16 rows of each wgmma
 ROWS_OF_SCALE = 2 * hopper.WGMMA_M
-"""Rows of a share whose scales of blocks a warp reads by one load: it multiplies 16 rows of each wgmma."""
 
 SCALED_STAGES = (8, 4, 2)
 """Copies of the stage in a main loop with scales of blocks, by falling number. Of more than two copies the blocks of 64
@@ -51,12 +43,9 @@ SCALE_REGISTERS, HANDED_REGISTERS = 12, 32
 """Registers of scales of blocks that the spare registers hold; and those taken where lanes hand on scales of columns,
 or where a share of more than 64 rows may have columns in two blocks of B. Found by compiling 1,000 kernels."""
 
+# shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each stage
 MAILBOX_BYTES, TAG_BYTES = 48, 4
-"""Shared memory through which the dynamic scheduler hands out work: between CTAs of a cluster, and beside each
-stage."""
-
-SMEM_SLACK = 1024
-"""Bytes reserved for the barriers and for the alignment of the buffers."""
+SMEM_SLACK = 1024  # bytes reserved for the barriers and for the alignment of the buffers
 
 
 def is_odd_chunk(columns: int) -> bool:
@@ -205,8 +194,7 @@ class Kernel(GemmConfig):
     @property
     def may_move_back(self) -> bool:
         """True if the last tiles may move back to end with the matrix, which spares TMA rows outside of it: if they are
-        not so large that it costs more than it saves, and if every tile adds up k in the same order, so that rows which
-        two tiles write get the same bits from both."""
+        small enough to gain by it, and all tiles add up k in one order, so that rows of two tiles get the same bits."""
         small = self.tile_m * self.tile_n <= MOVED_UP_TO * (self.tile_m + self.tile_n)
         return self.loads == "tma" and not self.reverse_k and small
 
@@ -238,8 +226,7 @@ class Kernel(GemmConfig):
         return ELEMENT_BYTES * rows * self.tile_k // self.chunk_bytes
 
     def held_slots(self, out_bytes: int) -> int:
-        """Slots of the ring in which a tile of C, of ``out_bytes`` an element, is staged; 0 if C has buffers of its
-        own."""
+        """Slots of the ring in which a tile of C, of ``out_bytes`` an element, is staged; 0 if it has own buffers."""
         if self.staging == "own" or not self.slot_chunks:
             return 0
         chunks = self.chunks * out_bytes // ELEMENT_BYTES
@@ -251,8 +238,7 @@ class Kernel(GemmConfig):
         return self.chunk_n if self.stores == "direct" else self.chunk_n * ELEMENT_BYTES // out_bytes
 
     def box_rows(self, out_bytes: int) -> int:
-        """Rows of the box in which TMA stores a chunk: all 64; of a transposed chunk, whose rows are contiguous, at
-        most the swizzle's span."""
+        """Rows of the box of a TMA store: 64; of a transposed chunk, of contiguous rows, at most the swizzle's span."""
         most = hopper.SWIZZLE_BYTES[0] // out_bytes
         return min(hopper.WGMMA_M, most) if self.swap_ab else hopper.WGMMA_M
 
@@ -312,12 +298,11 @@ class Kernel(GemmConfig):
         return self.but(**launch_defaults(type(self)), **parts)  # type: ignore[arg-type]
 
     def narrowed(self) -> Kernel:
-        """Return the same kernel as the narrowest class that has its parameters."""
         return self
 
 
+# config classes, each with its kernel class; a package above may add a class with more parameters
 KINDS: dict[type[GemmConfig], type[Kernel]] = {GemmConfig: Kernel}
-"""Config classes, each with its kernel class; a package above may add a class with more parameters."""
 
 
 def swizzle_bytes(elements: int) -> int:
@@ -364,10 +349,8 @@ def stages_max(kernel: Kernel) -> int:
 
 
 def resolve(config: GemmConfig) -> Kernel:
-    """Return the kernel of a config: every ``"auto"`` and ``"max"`` replaced by its value.
-
-    Returns:
-        A kernel that need not be legal. If no stage fits, ``stages`` is 0.
+    """Return the kernel of a config: every ``"auto"`` and ``"max"`` replaced by its value. It need not be legal; if no
+    stage fits, ``stages`` is 0.
 
     Example:
         >>> resolve(GemmConfig(tile_m=320, tile_n=128, k_depth=4)).stages
@@ -393,8 +376,7 @@ def resolve(config: GemmConfig) -> Kernel:
 
 
 def _columns_in_ring(kernel: Kernel) -> int:
-    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; the narrowest if
-    none does."""
+    """The widest chunk that fits into a consumer's part of a slot of the ring and divides its share; else 8 columns."""
     swizzled = {gcd(kernel.share_n, WIDE_CHUNK)}
     while min(swizzled) > hopper.WGMMA_N_STEP:
         swizzled.add(min(swizzled) // 2)

@@ -1,12 +1,8 @@
 """Legality: one list of named rules, checked before any compiler is called.
 
-The kernel's builder, the sweep's enumeration and ``explain`` all use this list. A config that passes compiles without a
-spill and computes the right product; the tests hold that for the whole published grid and for hundreds of random
-configs.
-
-The rules stand in :mod:`hopper_gemm.model.rules`: ``shape``, the limits of an SM; ``technique``, which parameters go
-together; ``problem``, what a problem requires of a config, counting k in 16-bit words; ``fp8``, what FP8 requires;
-``grouping``, what groups require.
+The kernel's builder, the sweep's enumeration and ``explain`` all use this list, whose rules stand in
+:mod:`hopper_gemm.model.rules`. A config that passes compiles without a spill and computes the right product; the tests
+hold that for the whole published grid and for hundreds of random configs.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from hopper_gemm.model.rules.technique import TECHNIQUE_RULES
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for which a config or a problem cannot run: the rule's name and one line of text."""
+    """A reason for which a config or a problem cannot run: the rule's name and one line of text."""
 
     rule: str
     text: str

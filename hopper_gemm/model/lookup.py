@@ -60,17 +60,10 @@ class Pick:
     """
 
     config: Kernel
-    how: Literal[
-        "tuned",
-        "other regime",
-        "other context",
-        "k forward",
-        "other sizes",
-        "other type",
-        "other GPU",
-        "warmup",
-        "model",
-    ]
+    how: (
+        Literal["tuned", "other regime", "other context", "k forward", "other sizes"]
+        | Literal["other type", "other GPU", "warmup", "model"]
+    )
     entry: TunedEntry | None = None
     table: Path | None = None
 

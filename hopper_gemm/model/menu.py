@@ -1,5 +1,4 @@
-"""Kernels for untuned problems: a list of configs that cover all shapes, and the choice among them, by the model and
-the trees that correct it."""
+"""Kernels for untuned problems: configs that cover all shapes, and the choice among them by a corrected model."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.parts import PartsAtLaunch
 from hopper_gemm.model.predict import Fixed, Prediction, predict, predict_fixed
 from hopper_gemm.model.problem import ELEMENT_BYTES, OPERAND_BYTES, GemmProblem, types_of
-from hopper_gemm.model.roofline import SXM, Chip, best_swizzle
+from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, output_sides
 from hopper_gemm.model.rules.invariance import STEEP, forward
 from hopper_gemm.model.rules.technique import SWIZZLE_MAX
 from hopper_gemm.model.walk import SQUARE, abreast
@@ -33,8 +32,7 @@ LONG, PACE = 1e-3, 8
 """Least seconds of a launch that is paced, and the stages between its meetings. Around 8192^3 pacing saved 0.3 to 0.6
 %, at k = 28672 1.75 %, at 16384^3 5 %; below a millisecond it cost 0.1 to 0.3 % (notebooks/5_locality)."""
 
-PACED = 0.998
-"""Time of a paced launch relative to one that is not, where pace is considered at all."""
+PACED = 0.998  # time of a paced launch relative to one that is not, where pace is considered at all
 
 ROUNDS = 150e-6
 """Launches of this many seconds or more use the dynamic scheduler, so that a late or busy SM does not delay the launch.
@@ -44,39 +42,36 @@ on shorter problems it cost 0.6 to 2 %."""
 MEETING = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """tile_m and tile_n where parts of k meet in a cluster, so that no workspace grows with m."""
 
+# the model's best kernels, so many at most, that it expects to take at most so many times as long as its first: trees
+# rank them again
 CORRECTED, WITHIN = 16, 1.1
-"""Kernels of a problem that trees rank again: the model's best, so many at most, that it expects to take at most so
-many times as long as its first."""
 
-CLUSTER_OF_GROUPS = 4
-"""CTAs of a cluster that runs groups, at most."""
+CLUSTER_OF_GROUPS = 4  # most CTAs of a cluster that runs groups; with eight, groups were verified but not timed
 
 ROUTED = (1, 1, 2, 8)
 """Routings for which a kernel of groups of rows is chosen: rows spread evenly over all groups, which counts twice, over
 half and an eighth of them. By the first alone 64 rows a group were 6 % behind torch with half of the groups empty."""
 
 
-@cache
 def binaries() -> tuple[Kernel, ...]:
     """The kernels as they are compiled, each legal by itself; a kernel serves every element type and layout whose rules
     it meets. They were chosen from recorded rows by benchmarks/menu.py."""
     return _listed("menu.json")
 
 
-@cache
 def gates() -> tuple[Kernel, ...]:
     """The kernels for gated layers alone, as they are compiled: few of the menu hold gate and up of a column where one
     thread can multiply them. They were chosen by benchmarks/gates.py."""
     return _listed("gates.json")
 
 
-@cache
 def of_8_bits() -> tuple[Kernel, ...]:
     """The kernels for FP8 alone, as they are compiled: those of the menu were chosen by rows of 16 bits. They were
     chosen by benchmarks/menu.py."""
     return _listed("fp8.json")
 
 
+@cache
 def _listed(name: str) -> tuple[Kernel, ...]:
     listed = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     plain = Kernel()  # the file leaves no choice open: a test resolves it
@@ -89,8 +84,7 @@ def suited(like: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
 
     def smallest(kernel: Kernel) -> GemmProblem:
         """A problem of one cluster tile."""
-        sides = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
-        m, n = sides[::-1] if kernel.swap_ab else sides
+        m, n = output_sides(kernel, kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n)
         k = kernel.tile_k * kernel.split_k * kernel.stages * ELEMENT_BYTES // OPERAND_BYTES[types_of(like.dtype)[0]]
         return replace(like, m=m, n=n, k=k)
 
@@ -139,11 +133,6 @@ def launches(kernel: Kernel) -> tuple[Kernel, ...]:
 def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Kernel:
     """The kernel that is expected to be the fastest on a problem: by the model and the trees that correct it.
 
-    Args:
-        problem: what is multiplied.
-        chip: the GPU.
-        finish: of the product.
-
     Example:
         >>> choose(GemmProblem(16, 6144, 4096)).tile_m * choose(GemmProblem(16, 6144, 4096)).tile_n < 128 * 128
         True
@@ -154,35 +143,24 @@ def choose(problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = Non
 
 def choices(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None) -> list[Kernel]:
     """The ``count`` binaries that are expected to be the fastest on a problem, best first, each with the launch
-    arguments that the model expects to be best; arguments as for :func:`choose`. Single CTAs of single products get
-    their walk at the end (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS`
-    on, paced ones from :data:`LONG` on; none whose split-K parts wait for a later wave.
-    """
+    arguments that the model expects to be best. Single CTAs of single products get their walk at the end
+    (:func:`.walk.abreast`). Kernels with the dynamic scheduler are considered from :data:`ROUNDS` on, paced ones from
+    :data:`LONG` on; none whose split-K parts wait for a later wave."""
     if isinstance(problem, GroupedProblem):
         return _of_groups(problem, chip, finish)[:count]
     return [choice.kernel for choice in ranked(problem, count, chip, finish)]
 
 
 def close_to_first(seconds: np.ndarray) -> int:
-    """How many of the model's choices trees rank again; see :data:`CORRECTED`.
-
-    Args:
-        seconds: of each choice, by the model, best first.
-    """
+    """How many choices of the model trees rank again, by the predicted seconds, best first; see :data:`CORRECTED`."""
     return int((seconds[:CORRECTED] <= WITHIN * seconds[0]).sum())
 
 
 class Choice(NamedTuple):
-    """A kernel of a ranking.
+    """A kernel of a ranking."""
 
-    Args:
-        kernel: with the launch arguments that it runs with.
-        seconds: that it was ranked by.
-        predicted: what the model said.
-    """
-
-    kernel: Kernel
-    seconds: float
+    kernel: Kernel  # with the launch arguments that it runs with
+    seconds: float  # that it was ranked by
     predicted: Prediction
 
 
@@ -201,20 +179,15 @@ def ranked(problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue 
     return [Choice(abreast(best[at][2].kernel, problem, chip), float(seconds[at]), best[at][3]) for at in order[:count]]
 
 
+# seconds, number of the binary, and the way to launch it with what was predicted
 Candidate = tuple[float, int, Fixed, Prediction]
-"""Seconds, number of the binary, and the way to launch it with what was predicted."""
 
 
 def by_model(
     problem: GemmProblem, count: int, chip: Chip = SXM, finish: Epilogue | None = None, close: int = 0
 ) -> list[Candidate]:
-    """The model's own choices, best first, each binary once.
-
-    Args:
-        problem, chip, finish: as of :func:`choose`.
-        count: how many, at least one.
-        close: how many if the rest are expected within :data:`WITHIN` of the first.
-    """
+    """The model's own choices, best first, each binary once: ``count`` of them, at least one, or up to ``close`` if the
+    rest are expected within :data:`WITHIN` of the first."""
     offers = _offers(problem.batch_invariant, finish is not None and finish.gated, problem.is_fp8, chip)
     best: list[Candidate] = []
     of_binary: dict[int, Candidate] = {}
@@ -253,13 +226,9 @@ def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
 
 
 def _for_groups(finish: Epilogue | None) -> list[Kernel]:
-    """The kernels that groups choose from, each legal by itself, with the static scheduler. None of clusters of eight,
-    with which groups were verified but not timed."""
-    small = [
-        way.compiled()
-        for way in menu(gated=finish is not None and finish.gated)
-        if way.cluster_size <= CLUSTER_OF_GROUPS
-    ]
+    """The kernels that groups choose from, each legal by itself, with the static scheduler."""
+    ways = menu(gated=finish is not None and finish.gated)
+    small = [way.compiled() for way in ways if way.cluster_size <= CLUSTER_OF_GROUPS]
     return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in small)]
 
 
@@ -283,33 +252,23 @@ def _evened(way: Kernel, problem: GroupedProblem, chip: Chip, finish: Epilogue |
     """The kernel with the dynamic scheduler where that is legal and evens out what the routing does not: groups along
     k, and groups that fill tiles on average in launches of :data:`ROUNDS`. Over 18 routings each on an NVIDIA H100,
     gradients of weights took 0.88 to 0.97 of the time with it, rows 0.985 to 0.998. One row a group, all in one of 128
-    groups, took 1.5 times as long, since each tile searches for its group
-    (results/measurements/groups-dynamic.csv)."""
+    groups, took 1.5 times as long: each tile searches for its group (results/measurements/groups-dynamic.csv)."""
     rows = way.tile_n * way.cluster_n if way.swap_ab else way.tile_m * way.cluster_m
-    filled = problem.grouping == "rows" and problem.rows >= rows
-    if not filled and problem.grouping != "depth":
-        return way
-    if filled and predict(way, problem.even(way), chip).seconds < ROUNDS:
-        return way
+    evens_out = problem.grouping == "depth"
+    if problem.grouping == "rows" and problem.rows >= rows:
+        evens_out = predict(way, problem.even(way), chip).seconds >= ROUNDS
     dynamic = way.but(scheduler="dynamic")
-    return dynamic if is_legal(dynamic, problem, finish) else way
+    return dynamic if evens_out and is_legal(dynamic, problem, finish) else way
 
 
-Kind = tuple[bool, bool]
-"""True with the dynamic scheduler, and True where launches are paced."""
-
+Kind = tuple[bool, bool]  # True with the dynamic scheduler, and True where launches are paced
+# seconds from which on binaries of a kind are considered
 KINDS: dict[Kind, float] = {(False, False): 0.0, (True, False): ROUNDS, (True, True): LONG}
-"""Seconds from which on binaries of a kind are considered."""
 
 
 class Offers:
-    """Binaries to choose from, in all their ways to launch, with lower bounds of their times.
-
-    Args:
-        ways: to launch them, each with the number of its binary. Only where split-K parts are given at launch, their
-            order may be ``"part"``.
-        chip: the GPU.
-    """
+    """Binaries to choose from, in all their ways to launch, with lower bounds of their times. Each way has the number
+    of its binary. Only where split-K parts are given at launch, their order may be ``"part"``."""
 
     def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip) -> None:
         self._numbers, self._fixed = [number for number, _ in ways], [Fixed(way) for _, way in ways]
@@ -321,9 +280,9 @@ class Offers:
         self._cut = np.array([row for row, _ in cut], dtype=int)
         self._parts = PartsAtLaunch([way for _, way in cut], chip)
         by_part = np.array([way.part_order == "part" for _, way in cut], dtype=bool)
+        # ways to consider where the parts of all tiles run apart, and where they run at once: single CTAs then take the
+        # first parts of all tiles first, so that those side by side share operands
         self._in_order = ~by_part, by_part | np.array([way.cluster_size > 1 for _, way in cut], dtype=bool)
-        """Ways to consider where the parts of all tiles run apart, and where they run at once. Single CTAs then take
-        the first parts of all tiles first: those side by side share operands."""
 
     def by_bound(self, problem: GemmProblem, finish: Epilogue | None = None) -> Iterator[tuple[float, int, Fixed]]:
         """Lower bound of the seconds, number of the binary, and the way with its parts, the least bound first. None

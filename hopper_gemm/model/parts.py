@@ -8,12 +8,12 @@ import numpy as np
 
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, output_sides
 from hopper_gemm.model.rules.invariance import parts_of
 from hopper_gemm.model.rules.pairs import WORKSPACE_BYTES_MAX
 from hopper_gemm.model.rules.technique import PARTS_MAX
 
-ROUNDS_OF_PARTS, FEW_PARTS = np.array([[1], [2], [3]]), (2, 3)
+ROUNDS_OF_PARTS, FEW_PARTS = np.array([[1], [2], [3]]), np.array([[2], [3]])
 """Rounds of a launch that split-K parts are chosen to fill, and numbers of parts that are considered besides: where no
 number fills few rounds, two or three parts in many rounds may be the best."""
 
@@ -26,14 +26,13 @@ class PartsAtLaunch:
     def __init__(self, kernels: Sequence[Kernel], chip: Chip = SXM) -> None:
         values = [
             (
-                *(kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n)[:: -1 if kernel.swap_ab else 1],
-                *(kernel.tile_k, *FEW_PARTS),
+                *output_sides(kernel, kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n),
+                kernel.tile_k,
                 *(clusters_at_once(kernel.cluster_size, gpu) * kernel.ctas_per_sm for gpu in (chip, SXM)),
             )
             for kernel in kernels
         ]
-        table = np.array(values, dtype=float).reshape(-1, 5 + len(FEW_PARTS)).T
-        self._reach, self._tile_k, self._few, (self._at_once, by_rule) = table[:2], table[2], table[3:-2], table[-2:]
+        *self._reach, self._tile_k, self._at_once, by_rule = np.array(values, dtype=float).reshape(-1, 5).T
         self._in_order = np.minimum(self._at_once, by_rule)
 
     def __call__(self, problem: GemmProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,7 +47,7 @@ class PartsAtLaunch:
             parts = np.full((1, len(tiles)), float(parts_of(words.n, words.k)))
         else:
             filling = np.floor(self._at_once / np.ceil(tiles / ROUNDS_OF_PARTS))
-            parts = np.concatenate((self._few, np.minimum(most, filling)))
+            parts = np.concatenate((FEW_PARTS.repeat(len(tiles), 1), np.minimum(most, filling)))
         considered = (parts > 1) & (parts <= most)
         considered[1:] &= parts[1:] > np.maximum.accumulate(parts)[:-1]
         kernels, order = considered.T.nonzero()

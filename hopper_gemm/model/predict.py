@@ -16,13 +16,12 @@ and no launch takes less than to read and write every matrix once, longer where 
 number of 16-byte pieces. If a launch is not persistent, as many CTAs as fit share an SM. The clock follows the load of
 the tensor cores and of the L2: beyond a certain load the power cap lowers it, in a burst as well.
 
-Neighbours (docs/neighbours.md): sixteen single CTAs that follow one another in the walk share a GPC, and so does every
-eighth cluster. A panel that several of them read is passed on once: sixteen tiles in a square read four panels of A and
-four of B, in a row one and sixteen. Rows off the L2's lines cost the same, shared or not.
+Neighbours (docs/neighbours.md): single CTAs fill one GPC after the other, sixteen that follow one another in the walk,
+and of clusters every eighth shares a GPC. A panel that several of them read is passed on once: sixteen tiles in a
+square read four panels of A and four of B, in a row one and sixteen. Rows off the L2's lines cost the same either way.
 
-Four terms add a share to the time of a launch: loads and L2 close to being the limit together, split-K in a
-memory-bound launch, operands with rows off sectors without multicast, and tiles smaller than 128x128. How the constants
-were fitted (benchmarks/picks/fit.py), and what the first choice loses: docs/menu.md.
+Four terms add a share to the time of a launch; they stand last in :class:`ModelConstants`. How the constants were
+fitted (benchmarks/picks/fit.py), and what the first choice loses: docs/menu.md.
 
 Known errors: launches of 3 us differ by more than predicted (256^3); they take 7 % less on an H200, 16 % on an H100.
 Launches of 150 us or more take 2 to 4 % longer than predicted, those of 8 to 30 us 2 % less. The epilogue of an fp32
@@ -45,134 +44,79 @@ from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, output_sides, tile_at, tile_sides
 
 SMEM_BYTES_PER_CLOCK = 128
-L2_PORT_BYTES = 64
-"""Bytes a clock of an SM's port to the L2, as commonly given; not measured here."""
-
-DRIFTING = 5e-3
-"""Seconds beyond which CTAs drift apart; up to launches of 2.3 ms no drift was seen."""
-
-NEIGHBOURS, TURNS = 16, 8
-"""SMs of a GPC, and the distance in clusters to the next cluster of the same GPC; single CTAs fill one GPC after the
-other (docs/neighbours.md)."""
-
-SECTOR_BYTES = 32
-"""Bytes of a sector, the least that the L2 writes at a time without reading."""
-
-REGISTERS_BESIDE = 70
-"""Registers of a thread beside its accumulators, without setmaxnreg."""
+L2_PORT_BYTES = 64  # bytes a clock of an SM's port to the L2, as commonly given; not measured here
+DRIFTING = 5e-3  # seconds beyond which CTAs drift apart; up to launches of 2.3 ms no drift was seen
+NEIGHBOURS, TURNS = 16, 8  # SMs of a GPC, and the distance in clusters to the next cluster of the same GPC
+SECTOR_BYTES = 32  # bytes of a sector, the least that the L2 writes at a time without reading
+REGISTERS_BESIDE = 70  # registers of a thread beside its accumulators, without setmaxnreg
+BURST_HZ = 1.58e9  # SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks
 
 
 @dataclass(frozen=True)
 class ModelConstants:
-    """The constants of the model, clocks unless the name says otherwise.
+    """The constants of the model, clocks unless a comment says otherwise; the defaults are those of an NVIDIA H200."""
 
-    Args:
-        l2_bytes: bytes that an SM takes each clock.
-        l2_share: bytes that the L2 passes on each clock for an SM, while all SMs load.
-        off_lines, off_sectors: extra share of a load whose rows start at odd multiples of 32 bytes, so that three of
-            four touch another line of the L2, and of 16, so that nearly all touch another sector as well; with an
-            H200's memory. A slower one makes them cost more in proportion.
-        beyond: cost of a byte outside the matrices, relative to a byte inside, for the SM whose box holds it.
-        outside: clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md).
-        half, quarter: rate of loads whose rows span 64 and 32 bytes along k, relative to 128.
-        narrow: extra share of a load of an operand contiguous along m or n, for each box beyond one in 128 bytes.
-        straddle: of what rows off lines or sectors add, what each box beyond one in 128 bytes adds again.
-        dram_share: clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps.
-        dram_rate: share of the memory's bandwidth that a kernel reaches which reads each operand once.
-        torn: extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the
-            edges of what it writes two clusters write a sector each in part.
-        shred: extra share of C's bytes for 32 columns that a store writes at a time, within a line, where the rows of C
-            start off sectors or those of the store are an odd number of 16-byte pieces: every other end tears a sector.
-        straight: extra DRAM traffic without a serpentine walk.
-        latency: from a free slot to its load's first byte, the load itself excluded.
-        away: extra in a cluster, where consumers of every CTA must have left the slot.
-        stage: for the barriers and addresses of a stage, in the producer.
-        write_share: share of the writes to the ring that delays wgmma's reads.
-        drain: idle tensor cores between two stages of a consumer that multiplies alone and keeps no wgmma group in
-            flight.
-        epilogue: for each accumulator register: convert, stage, store.
-        tail: for each byte of the last tile, until it has left the SM.
-        direct: the epilogue's clocks with stores from registers, relative to stores through shared memory.
-        thread_loads: rate of copies by threads, relative to TMA.
-        sharpness: exponent of the norm that smooths the maximum of the three.
-        launch: for a launch, first and last byte included.
-        cluster: extra for a launch with clusters of several CTAs.
-        counted: extra for a launch with the dynamic scheduler.
-        balance: share of the launch that the dynamic scheduler saves in the limit of many rounds.
-        alone, paired: share of the launch's clocks that PDL hides behind the kernel before: for single CTAs, and for
-            clusters, whose CTAs need room on the GPU all at once.
-        meet: for the barriers of split-K in a cluster.
-        apart: for the counters of split-K through a workspace.
-        scatter, gather: bytes that an SM writes to a workspace and reads from it each clock.
-        piece: for each further piece of a tile that stream-K cuts without a whole wave: one CTA adds up all of them.
-        chunk: for an epilogue chunk: a barrier, a fence, the start of a store.
-        lone: extra with a single buffer, which the previous chunk must have left.
-        turn: for each tile in pingpong: one consumer signals the other.
-        fast_hz: SM clock of a kernel that the power cap does not slow.
-        drift: extra share of a launch beyond :data:`DRIFTING` without ``pace``.
-        knee: load, as a share of the tensor cores' time, from which on the cap lowers the clock.
-        heat: load that a full port to the L2 adds: moving bytes takes power as well.
-        slope_hz: drop of the clock for a load of 1 beyond the knee.
-        level: factor on the time that the limits give; the four extra shares below are added to it.
-        alike: extra share where loads and the L2 limit a stage equally.
-        shared: extra share for each e-fold of split-K parts in a memory-bound launch.
-        single: extra share of single CTAs for each operand whose rows start off sectors.
-        small: extra share for each e-fold by which a tile has fewer elements than 128x128.
-    """
-
-    l2_bytes: float = 139.0
-    l2_share: float = 40.5
+    l2_bytes: float = 139.0  # bytes that an SM takes each clock
+    l2_share: float = 40.5  # bytes that the L2 passes on each clock for an SM, while all SMs load
+    # extra share of a load whose rows start at odd multiples of 32 bytes, so that three of four touch another line of
+    # the L2, and of 16, so that nearly all touch another sector as well; with an H200's memory. A slower one makes them
+    # cost more in proportion.
     off_lines: float = 0.318
     off_sectors: float = 0.772
-    beyond: float = 0.856
-    outside: float = 0.0436
-    half: float = 0.625
-    quarter: float = 0.265
-    narrow: float = 1.67
-    straddle: float = 0.386
-    dram_share: float = 0.0404
-    dram_rate: float = 1.01
+    beyond: float = 0.856  # cost of a byte outside the matrices, relative to one inside, for the SM whose box holds it
+    outside: float = 0.0436  # clocks that 128 bytes outside the matrices add to a load of every SM (docs/neighbours.md)
+    half: float = 0.625  # rate of loads whose rows span 64 bytes along k, relative to 128
+    quarter: float = 0.265  # the same of 32 bytes
+    narrow: float = 1.67  # extra share of a load of an operand along m or n, for each box beyond one in 128 bytes
+    straddle: float = 0.386  # of what rows off lines or sectors add, what each box beyond one in 128 bytes adds again
+    dram_share: float = 0.0404  # clocks that a clock's worth of DRAM traffic adds to a load: reads come in clumps
+    dram_rate: float = 1.01  # share of the memory's bandwidth that a kernel reaches which reads each operand once
+    # extra share of C's bytes where its rows start off sectors, for 128 columns that a cluster writes: at the edges of
+    # what it writes two clusters write a sector each in part
     torn: float = 0.445
+    # extra share of C's bytes for 32 columns that a store writes at a time, within a line, where the rows of C start
+    # off sectors or those of the store are an odd number of 16-byte pieces: every other end tears a sector
     shred: float = 1.36
-    straight: float = 0.134
-    latency: float = 339.0
-    away: float = 258.0
-    stage: float = 69.1
-    write_share: float = 0.245
-    drain: float = 80.8
-    epilogue: float = 13.9
-    tail: float = 0.0365
-    direct: float = 10.0
-    thread_loads: float = 0.583
-    sharpness: float = 3.07
-    launch: float = 2850.0
-    cluster: float = 695.0
-    counted: float = 727.0
-    balance: float = 0.0199
+    straight: float = 0.134  # extra DRAM traffic without a serpentine walk
+    latency: float = 339.0  # from a free slot to its load's first byte, the load itself excluded
+    away: float = 258.0  # extra in a cluster, where consumers of every CTA must have left the slot
+    stage: float = 69.1  # for the barriers and addresses of a stage, in the producer
+    write_share: float = 0.245  # share of the writes to the ring that delays wgmma's reads
+    drain: float = 80.8  # idle tensor cores between stages of a lone consumer that keeps no wgmma group in flight
+    epilogue: float = 13.9  # for each accumulator register: convert, stage, store
+    tail: float = 0.0365  # for each byte of the last tile, until it has left the SM
+    direct: float = 10.0  # the epilogue's clocks with stores from registers, relative to stores through shared memory
+    thread_loads: float = 0.583  # rate of copies by threads, relative to TMA
+    sharpness: float = 3.07  # exponent of the norm that smooths the maximum of the four limits
+    launch: float = 2850.0  # for a launch, first and last byte included
+    cluster: float = 695.0  # extra for a launch with clusters of several CTAs
+    counted: float = 727.0  # extra for a launch with the dynamic scheduler
+    balance: float = 0.0199  # share of the launch that the dynamic scheduler saves in the limit of many rounds
+    # share of the launch's clocks that PDL hides behind the kernel before: for single CTAs, and for clusters, whose
+    # CTAs need room on the GPU all at once
     alone: float = 0.461
     paired: float = 0.272
-    meet: float = 3680.0
-    apart: float = 3360.0
-    scatter: float = 29.7
-    gather: float = 61.7
-    piece: float = 6290.0
-    chunk: float = 71.4
-    lone: float = 252.0
-    turn: float = 143.0
-    fast_hz: float = 1.9e9
-    knee: float = 0.724
-    heat: float = 0.109
-    slope_hz: float = 0.955e9
-    drift: float = 0.07
-    level: float = 0.955
-    alike: float = 0.0534
-    shared: float = 0.119
-    single: float = 0.0279
-    small: float = 0.00968
+    meet: float = 3680.0  # for the barriers of split-K in a cluster
+    apart: float = 3360.0  # for the counters of split-K through a workspace
+    scatter: float = 29.7  # bytes that an SM writes to a workspace each clock
+    gather: float = 61.7  # bytes that an SM reads from a workspace each clock
+    piece: float = 6290.0  # for each further piece of a tile cut by stream-K without a whole wave: one CTA adds up all
+    chunk: float = 71.4  # for an epilogue chunk: a barrier, a fence, the start of a store
+    lone: float = 252.0  # extra with a single buffer, which the previous chunk must have left
+    turn: float = 143.0  # for each tile in pingpong: one consumer signals the other
+    fast_hz: float = 1.9e9  # SM clock of a kernel that the power cap does not slow
+    drift: float = 0.07  # extra share of a launch beyond DRIFTING without pace
+    knee: float = 0.724  # load, as a share of the tensor cores' time, from which on the cap lowers the clock
+    heat: float = 0.109  # load that a full port to the L2 adds: moving bytes takes power as well
+    slope_hz: float = 0.955e9  # drop of the clock for a load of 1 beyond the knee
+    level: float = 0.955  # factor on the time that the limits give; the four extra shares below are added to it
+    alike: float = 0.0534  # extra share where loads and the L2 limit a stage equally
+    shared: float = 0.119  # extra share for each e-fold of split-K parts in a memory-bound launch
+    single: float = 0.0279  # extra share of single CTAs for each operand whose rows start off sectors
+    small: float = 0.00968  # extra share for each e-fold by which a tile has fewer elements than 128x128
 
 
 FITTED = ModelConstants()
-"""The rates of an NVIDIA H200."""
 
 GATED_ALONE = 1.6
 """Time of a gated launch of one consumer over several rows of tiles, relative to what is predicted otherwise: at 257
@@ -196,24 +140,17 @@ SM. Measured, the order saves up to 0.7 % of a gated layer and nothing of others
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction, in clocks of an SM unless the name says otherwise.
+    """A prediction, in clocks of an SM unless the name says otherwise."""
 
-    Args:
-        seconds: of one launch.
-        math, load, l2, ring: of one stage, each if it were the only limit; the ring's include the load's own.
-        epilogue: of one tile, not overlapped.
-        waves: rounds of the fullest SM.
-        clock_hz: SM clock.
-    """
-
-    seconds: float
+    seconds: float  # of one launch
+    # math, load, l2, ring: of one stage, each if it were the only limit; the ring's include the load's own
     math: float
     load: float
     l2: float
     ring: float
-    epilogue: float
-    waves: int
-    clock_hz: float
+    epilogue: float  # of one tile, not overlapped
+    waves: int  # rounds of the fullest SM
+    clock_hz: float  # SM clock
 
     @property
     def limit(self) -> str:
@@ -228,15 +165,9 @@ def predict(
     constants: ModelConstants = FITTED,
     finish: Epilogue | None = None,
 ) -> Prediction:
-    """Predict the launch time of a legal config.
-
-    Args:
-        config: any legal config.
-        problem: what is multiplied.
-        chip: the GPU: its SMs, the clusters that run at once, the rate of its memory. Other rates are those of an H200.
-        constants: constants.
-        finish: of the product; only its activation, as far as no other consumer multiplies meanwhile, and scales of
-            blocks take time here. It never makes a launch faster than without it.
+    """Predict the launch time of a legal config on a GPU: its SMs, the clusters that run at once, the rate of its
+    memory; other rates are those of the constants. Of a finish only the activation, as far as no other consumer
+    multiplies meanwhile, and scales of blocks take time here. It never makes a launch faster than without it.
 
     Example:
         >>> cube = GemmProblem(4096, 4096, 4096)
@@ -254,21 +185,19 @@ class Fixed:
         self.size, self.items, self.ctas = kernel.cluster_size, kernel.work_items, _ctas_per_sm(kernel)
         self.product, self.math = _math(kernel, constants)
         self.epilogue, self.entry = _epilogue(kernel, constants), entry(kernel, constants)
+        # True if the next tile's loads run during the epilogue
         self.early = kernel.persistent and kernel.specialised and kernel.staging == "own"
-        """True if the next tile's loads run during the epilogue."""
         self.stage = ELEMENT_BYTES * kernel.tile_k
+        # bytes of A and of B that a CTA loads in a stage, matrices' ends aside
         self.boxes = self.stage * kernel.tile_m / kernel.cluster_n, self.stage * kernel.tile_n / kernel.cluster_m
-        """Bytes of A and of B that a CTA loads in a stage, matrices' ends aside."""
-        self.extra_boxes = tuple(
-            hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1 for share in (kernel.share_m, kernel.share_n)
-        )
-        """Boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n."""
+        # boxes in 128 bytes beyond one, of A and of B where they are contiguous along m and n
+        shares = kernel.share_m, kernel.share_n
+        self.extra_boxes = tuple(hopper.SWIZZLE_BYTES[0] // swizzle_bytes(share) - 1 for share in shares)
         self.rates = {along_k: _load_rate(kernel, along_k, constants) for along_k in (False, True)}
+        # share of a launch that its limits take, and what operands whose rows start off sectors add to it
         self.level = constants.level + constants.small * max(0.0, log(128 * 128 / (kernel.tile_m * kernel.tile_n)))
         self.single = constants.single if self.size == 1 else 0.0
-        """Share of a launch that its limits take, and what operands whose rows start off sectors add to it."""
-        self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n
-        """Columns of C that a store writes at a time."""
+        self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n  # columns of C that a store writes at a time
 
 
 def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Prediction:
@@ -277,8 +206,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     kernel, constants = fixed.kernel, fixed.constants
     size, sides = fixed.size, tile_sides(kernel, problem.m, problem.n)
     fits, clusters = clusters_at_once(size, chip), sides[0] * sides[1] * fixed.items
-    ctas = fixed.ctas
-    slots = clusters_launched(kernel, fits * ctas)
+    slots = clusters_launched(kernel, fits * fixed.ctas)
     resident = slots if kernel.stream_k else min(slots, clusters)
     steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
 
@@ -293,10 +221,9 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     load = requested / constants.l2_bytes + constants.stage + _from_dram(fixed, problem, resident, chip)
     load += constants.outside * _outside(fixed, problem, sides) * min(1.0, resident / (sides[0] * sides[1]))
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
-    ahead = max(0, kernel.stages - 1 - kernel.stagger)
     away = constants.away if size > 1 else 0.0
-    ring = (math + constants.latency + away + load) / (ahead + 1)
-    ctas = min(ctas, ceil(clusters / fits))
+    ring = (math + constants.latency + away + load) / max(1, kernel.stages - kernel.stagger)
+    ctas = min(fixed.ctas, ceil(clusters / fits))
     math, load, l2 = math * ctas, load * ctas, l2 * ctas
     each = _norm((math, load, l2, ring), constants.sharpness)
 
@@ -389,8 +316,7 @@ def entry(kernel: Kernel, constants: ModelConstants) -> float:
 
 
 def _load_rate(kernel: Kernel, along_k: bool, constants: ModelConstants) -> float:
-    """Rate of loads, relative to TMA's with boxes that span 128 bytes. Boxes of an operand contiguous along k span what
-    a stage has of it."""
+    """Rate of loads, relative to TMA's with boxes of 128 bytes; those of an operand along k span what a stage has."""
     span = kernel.swizzle_bytes if along_k else hopper.SWIZZLE_BYTES[0]
     rate = {128: 1.0, 64: constants.half}.get(span, constants.quarter)
     return rate * (constants.thread_loads if kernel.loads != "tma" else 1.0)
@@ -414,16 +340,14 @@ def _ctas_per_sm(kernel: Kernel) -> int:
 
 
 def through_memory(kernel: Kernel, constants: ModelConstants) -> float:
-    """Clocks in which a CTA writes its part of a tile to a workspace and reads the chunks that it owns from every
-    part."""
+    """Clocks in which a CTA writes its part of a tile to a workspace and reads its own chunks from every part."""
     tile = 4 * kernel.tile_m * kernel.tile_n
     own = ceil(kernel.chunks / kernel.split_k) / kernel.chunks
     return tile / constants.scatter + kernel.split_k * own * tile / constants.gather
 
 
 def l2_bytes_per_stage(config: GemmConfig, problem: GemmProblem) -> tuple[float, float]:
-    """Bytes of A and of B that an SM takes from the L2 for a stage, multicast counted once: elements outside the
-    matrices are not read."""
+    """Bytes of A and B that an SM takes from the L2 for a stage, multicast counted once, none outside the matrices."""
     rows, columns = map(min, (config.tile_m, config.tile_n), output_sides(config, problem.m, problem.n))
     row = ELEMENT_BYTES * config.tile_k
     return row * rows / config.cluster_n, row * columns / config.cluster_m
@@ -433,13 +357,8 @@ def _requested(
     fixed: Fixed, problem: GemmProblem, taken: tuple[float, float], sides: tuple[int, int], chip: Chip
 ) -> tuple[float, float]:
     """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
-    they cost; and those that are left of them if what neighbours ask for too counts once.
-
-    Args:
-        fixed, problem, chip: as for :func:`predict_fixed`.
-        taken: bytes of A and of B; see :func:`l2_bytes_per_stage`.
-        sides: cluster tiles down and across the output.
-    """
+    they cost; and those that are left of them if what neighbours ask for too counts once. ``taken`` are the bytes of
+    A and of B (:func:`l2_bytes_per_stage`), ``sides`` cluster tiles down and across the output."""
     kernel, constants = fixed.kernel, fixed.constants
     walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
     near = (1 if fixed.size == 1 else TURNS) * max(1, NEIGHBOURS // fixed.size)
@@ -465,13 +384,10 @@ def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> floa
     kernel = fixed.kernel
     down, across = output_sides(kernel, problem.m, problem.n)
     rows, columns = sides[0] * kernel.cluster_m, sides[1] * kernel.cluster_n
+    past_m, past_n = rows * kernel.tile_m - down, columns * kernel.tile_n - across
     if kernel.moves_back(problem.k):
-        of_a = rows * max(0, kernel.tile_m - down) * sides[1]
-        of_b = columns * max(0, kernel.tile_n - across) * sides[0]
-    else:
-        of_a = (rows * kernel.tile_m - down) * sides[1]
-        of_b = (columns * kernel.tile_n - across) * sides[0]
-    return (of_a + of_b) * fixed.stage / hopper.L2_LINE_BYTES
+        past_m, past_n = rows * max(0, kernel.tile_m - down), columns * max(0, kernel.tile_n - across)
+    return (past_m * sides[1] + past_n * sides[0]) * fixed.stage / hopper.L2_LINE_BYTES
 
 
 def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) -> float:
@@ -496,14 +412,9 @@ def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) ->
 def _repeated(
     sides: tuple[int, int], walk: tuple[str, int, bool], parts: int, by_part: bool, size: int
 ) -> tuple[float, ...]:
-    """Share of the panels of A and of B, read by the clusters of one GPC at a time, that another of these reads too.
-
-    Args:
-        sides: cluster tiles down and across the output.
-        walk: raster, swizzle and serpentine.
-        parts, by_part: split-K parts of a tile that are work items; True if all tiles of a part come first.
-        size: CTAs of a cluster.
-    """
+    """Share of the panels of A and of B, read by the clusters of one GPC at a time, that another of these reads too: by
+    cluster tiles down and across the output, raster, swizzle and serpentine, split-K parts of a tile that are work
+    items, whether all tiles of a part come first, and CTAs of a cluster."""
     (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
     read: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
@@ -524,7 +435,3 @@ def astray(problem: GemmProblem) -> tuple[tuple[bool, bool], ...]:
         start = 0 if name in problem.out_of_reach else ELEMENT_BYTES * rows[axis] % hopper.L2_LINE_BYTES
         starts.append((start in (32, 96), start % 32 > 0))
     return tuple(starts)
-
-
-BURST_HZ = 1.58e9
-"""SM clock of a burst, at which a second's worth of DRAM traffic is counted in clocks."""

@@ -19,26 +19,15 @@ LAYOUTS = ("kk", "mk", "kn", "mn")
 """Contiguous axis of A, then of B. ``kk`` is BLAS's TN: A row-major, B given as its transpose. ``kn`` is NN, both
 row-major; ``mk`` is TT, ``mn`` is NT in BLAS's words."""
 
-ELEMENT_BYTES = 2
-"""Bytes of a 16-bit element of A, B or C. The kernel counts k in these: a k-block of wgmma is 32 bytes, whatever the
-type."""
-
-OPERAND_BYTES = {"bf16": 2, "fp16": 2, "e4m3": 1, "e5m2": 1}
-"""Bytes of an element of A or B, by its type."""
-
-OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Bytes of an element of C, by its type."""
-
-BLOCK = 128
-"""Elements of k, and columns of B, that share a scale of blocks."""
-
-PROMOTED = (0, 128, 256, 512)
-"""Elements of k from one promotion of the sums of an FP8 product to the next; 0 for none."""
+ELEMENT_BYTES = 2  # bytes of a 16-bit element; the kernel counts k in these: a wgmma k-block is 32 bytes of any type
+OPERAND_BYTES = {"bf16": 2, "fp16": 2, "e4m3": 1, "e5m2": 1}  # bytes of an element of A or B, by its type
+OUT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}  # bytes of an element of C, by its type
+BLOCK = 128  # elements of k, and columns of B, that share a scale of blocks
+PROMOTED = (0, 128, 256, 512)  # elements of k from one promotion of an FP8 product's sums to the next; 0 for none
 
 DATA = ("normal", "uniform", "zeros")
 """Contents of the matrices of a measurement: standard-normal numbers, uniform numbers in [-1, 1), or zeros. A tensor
-core's power follows the bits that flip, and its clock the power: figures of different contents are not comparable.
-"""
+core's power follows the bits that flip, and its clock the power: figures of different contents are not comparable."""
 
 
 def shown(value: object) -> str:
@@ -47,11 +36,7 @@ def shown(value: object) -> str:
 
 
 def listed(name: str, given: Any, items: str) -> list[Any]:
-    """The items of an argument.
-
-    Raises:
-        TypeError: it cannot be iterated, or is a string.
-    """
+    """The items of an argument; a TypeError if it cannot be iterated, or is a string."""
     try:
         iterator = iter(given)
     except TypeError:
@@ -193,10 +178,8 @@ class GemmProblem:
 
 
 def padded_pitch(size: Any) -> Any:
-    """Elements from row to row of a padded operand: whole lines of the L2, which a TMA load reads fastest.
-
-    Args:
-        size: elements of a row; an integer, or a device value.
+    """Elements from row to row of a padded operand: whole lines of the L2, which a TMA load reads fastest. The size of
+    a row is an integer, or a device value.
 
     Example:
         >>> padded_pitch(119)
@@ -207,8 +190,7 @@ def padded_pitch(size: Any) -> Any:
 
 
 def types_of(dtype: str) -> tuple[str, str]:
-    """Element types of the operands and of the output, of a name of :data:`DTYPES` or
-    :data:`FP8_DTYPES`.
+    """Element types of the operands and of the output, of a name of :data:`DTYPES` or :data:`FP8_DTYPES`.
 
     Example:
         >>> types_of("bf16"), types_of("fp16_fp32"), types_of("e4m3_bf16")

@@ -57,11 +57,7 @@ class ScaledProblem(GemmProblem):
 
 def problem_from(*, scales: str = "", **fields: Any) -> GemmProblem:
     """The problem of fields by their names: a :class:`ScaledProblem` if it has scales, a :class:`GroupedProblem` if it
-    has groups.
-
-    Raises:
-        ValueError: as of these; operands of FP8 without scales, of which nothing is measured.
-    """
+    has groups. A ValueError as of these, and for operands of FP8 without scales, of which nothing is measured."""
     kind = GroupedProblem if "groups" in fields else GemmProblem
     problem = ScaledProblem(**fields, scales=scales) if scales else kind(**fields)
     if problem.is_fp8 and not scales:

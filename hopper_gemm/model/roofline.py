@@ -13,40 +13,26 @@ COPIED = 0.875
 """Share of a memory's bandwidth that a copy reaches: :data:`hopper_gemm.model.hopper.HBM_BYTES_PER_SECOND` of an H200's
 6144 bits twice a clock of 3201 MHz. Other GPUs are taken to reach as much."""
 
+CLUSTER_SIZES = (1, 2, 4, 8)  # CTAs of the clusters that a Chip counts
+
 
 @dataclass(frozen=True)
 class Chip:
     """Properties in which a GPU differs from other Hopper GPUs; by default an H200, of whose SMs an H100 SXM has as
-    many. They shape no machine code, and so do not stand in :mod:`hopper_gemm.model.hopper`, whose text is part of the
-    kernel's digest.
+    many. They shape no machine code, and so do not stand in :mod:`.hopper`, which is part of the kernel's digest."""
 
-    Args:
-        sms: streaming multiprocessors.
-        l2_bytes: of the L2.
-        resident: clusters of 1, 2, 4 and 8 CTAs that run at once, one CTA an SM, as the driver counts them; empty:
-            estimated, see :func:`clusters_at_once`.
-        memory_rate: bytes a second that a copy moves, read and written, see :func:`copied`.
-    """
-
-    sms: int = hopper.SM_COUNT
+    sms: int = hopper.SM_COUNT  # streaming multiprocessors
     l2_bytes: int = hopper.L2_BYTES
+    # clusters of 1, 2, 4 and 8 CTAs at once, one CTA an SM, as the driver counts them; empty: see clusters_at_once
     resident: tuple[int, ...] = ()
-    memory_rate: float = hopper.HBM_BYTES_PER_SECOND
+    memory_rate: float = hopper.HBM_BYTES_PER_SECOND  # bytes a second that a copy moves, read and written, see copied
 
 
-CLUSTER_SIZES = (1, 2, 4, 8)
-"""CTAs of the clusters that a :class:`Chip` counts."""
-
-SXM = Chip()
-"""An H200; plans without a GPU are made for it."""
+SXM = Chip()  # an H200; plans without a GPU are made for it
 
 
 def copied(bus_bits: int, clock_hz: float) -> float:
     """Bytes a second that a copy moves, read and written, rounded to 10 GB, in a memory that transfers twice a clock.
-
-    Args:
-        bus_bits: width of the memory's bus.
-        clock_hz: of the memory.
 
     Example:
         >>> copied(6144, 3.201e9), copied(5120, 2.619e9)  # an H200, an H100 SXM
@@ -127,20 +113,14 @@ def tile_at(number: int, tiles_m: int, tiles_n: int, raster: str, swizzle: int, 
 
 
 def best_swizzle(config: GemmConfig, chip: Chip = SXM) -> float:
-    """The swizzle that reads the fewest bytes into L2, in theory: that of a square patch.
-
-    The clusters that run at once compute a patch of the output, ``swizzle`` cluster tiles wide across the walk and
-    ``clusters / swizzle`` long along it. It needs the panels of A beside it and those of B above it, and their sum is
-    least where the patch is as wide as long, in elements::
+    """The swizzle that reads the fewest bytes into L2, in theory. The clusters that run at once compute a patch of the
+    output, ``swizzle`` cluster tiles wide across the walk and ``clusters / swizzle`` long along it. It needs the panels
+    of A beside it and those of B above it, and their sum is least where the patch is a square, in elements::
 
         swizzle * across = clusters / swizzle * along      swizzle = sqrt(clusters * along / across)
 
     with ``along`` and ``across`` the sides of a cluster tile: for raster n and single CTAs sqrt(sms * tile_n / tile_m).
-    The minimum is flat: half or twice the swizzle costs a quarter more.
-
-    Args:
-        config: any config; its own swizzle is ignored.
-        chip: the GPU.
+    The minimum is flat: half or twice the swizzle costs a quarter more. The config's own swizzle is ignored.
 
     Example:
         >>> [round(best_swizzle(GemmConfig(tile_m=256, tile_n=128, raster=raster)), 1) for raster in ("m", "n")]

@@ -30,21 +30,13 @@ def sha256(content: str | bytes) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> str:
-    """Return an object as JSON that carries its sum.
-
-    Raises:
-        ValueError: a number in it is not finite.
-    """
+    """Return an object as JSON that carries its sum; raise a ValueError where a number in it is not finite."""
     body = json.dumps({name: part for name, part in value.items() if name != SUM}, indent=1, allow_nan=False)[1:] + "\n"
     return f'{{\n "{SUM}": "{sha256(body)}",{body}'
 
 
 def parsed(text: str) -> Any:
-    """Return the value of a JSON text, whose numbers are finite.
-
-    Raises:
-        ValueError, RecursionError: it is none.
-    """
+    """Return the value of a JSON text with finite numbers; raise a ValueError or RecursionError where it is none."""
     return json.loads(text, parse_constant=_refuse)
 
 
@@ -53,11 +45,7 @@ def _refuse(word: str) -> None:
 
 
 def check_sum(text: str, path: object = "it") -> None:
-    """Refuse the text of a file that does not carry its sum.
-
-    Raises:
-        SumError: it carries none, or that of another text.
-    """
+    """Refuse the text of a file that carries no sum, or that of another text, by a SumError."""
     start = _START.match(text)
     if start is None:
         raise SumError(f"{path} carries no sum; restore it, or if it is right: hopper-gemm seal {path}")
@@ -66,12 +54,7 @@ def check_sum(text: str, path: object = "it") -> None:
 
 
 def unsealed(text: str, path: object = "it") -> dict[str, Any]:
-    """Return the object of a :func:`sealed` text, without the sum.
-
-    Raises:
-        SumError: as :func:`check_sum`.
-        ValueError, RecursionError: it is no JSON.
-    """
+    """Return the object of a :func:`sealed` text, without the sum; raise as :func:`check_sum` and :func:`parsed`."""
     check_sum(text, path)
     value: dict[str, Any] = parsed(text)
     del value[SUM]
@@ -89,8 +72,6 @@ def is_whole(library: bytes) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return a text whose control characters are shown, as ``\\x1b``; line breaks and tabs stay.
-
-    A terminal obeys such characters, and some turn the direction of writing.
-    """
+    """Return a text whose control characters are shown, as ``\\x1b``; line breaks and tabs stay. A terminal obeys such
+    characters, and some turn the direction of writing."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

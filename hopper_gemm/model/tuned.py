@@ -48,17 +48,8 @@ class TunedTableError(ValueError):
 
 @dataclass(frozen=True)
 class TunedEntry:
-    """One tuned problem, batch-invariant if it was tuned so, of FP8 with its recipe.
-
-    Args:
-        speedup, speedup_low, speedup_high: of the final, over cuBLAS.
-        noise: noise floor of that run.
-        registers, wgmma, instructions, code: of the compiled kernel, the digest of its machine code among them.
-        study: where it was found; :data:`WARMUP` for an entry of a warm-up.
-        gpu: name of the GPU.
-        context: isolated or chained; entries older than the distinction are chained.
-        board: UUID of the board on which the final ran, where it is known.
-    """
+    """One tuned problem, batch-invariant if it was tuned so, of FP8 with its recipe; the speedup of the final over
+    cuBLAS, with the noise floor of that run; and figures of the compiled kernel."""
 
     problem: GemmProblem
     regime: str
@@ -70,11 +61,11 @@ class TunedEntry:
     registers: int
     wgmma: int
     instructions: int
-    code: str
-    study: str
+    code: str  # digest of the machine code
+    study: str  # where it was found; WARMUP for an entry of a warm-up
     gpu: str
-    context: str = "chained"
-    board: str = "unknown"
+    context: str = "chained"  # as entries older than the distinction are
+    board: str = "unknown"  # UUID of the board on which the final ran
 
     @property
     def kind(self) -> str:
@@ -158,10 +149,7 @@ def write_tuned(path: Path, entries: Iterable[TunedEntry], beside: Collection[Ge
     luckier; so does an entry measured beside the old entry's config. Any other entry replaces it only if faster. An
     entry of a search replaces one of a warm-up, never the other way round. ``beside`` are the configs that the study of
     the entries, then of one place, measured too. Several processes may write one table: each waits for the lock.
-
-    Raises:
-        TunedTableError: the table is damaged, or cannot be written.
-    """
+    A TunedTableError where the table is damaged, or cannot be written."""
     try:
         with table_lock(path):
             best = {_key(entry): entry for entry in (read_tuned(path) if path.is_file() else [])}
@@ -278,9 +266,3 @@ def own_paths(kind: str) -> list[Path]:
 def recorded_tables() -> dict[str, Path]:
     """Tuned tables by GPU slug, such as ``"h200"``."""
     return {path.parent.name: path for path in sorted(results_root().glob(f"*/{FILE}"))}
-
-
-def recorded_entries() -> list[TunedEntry]:
-    """The entries of all recorded tables, without those of groups."""
-    entries = [entry for path in recorded_tables().values() for entry in read_tuned(path)]
-    return [entry for entry in entries if not isinstance(entry.problem, GroupedProblem)]

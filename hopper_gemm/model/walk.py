@@ -18,18 +18,15 @@ from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_launched, tile_sides
 
+# swizzle of single CTAs that makes the sixteen of a GPC a square of tiles, which reads the fewest panels
 SQUARE = 4
-"""Swizzle of single CTAs that makes the sixteen of a GPC a square of tiles, which reads the fewest panels."""
-
-WIDTHS = (SQUARE, 5, 6, 3, 7, 8)
-"""Candidate swizzles, the preferred one first; each is limited to the number of tiles across."""
+WIDTHS = (SQUARE, 5, 6, 3, 7, 8)  # candidate swizzles, the preferred one first; each at most the number of tiles across
 
 SPARE, GPC_SMS, GPCS = 8, 16, 7
 """Model of the placement: CTAs 0 to 7 run on the SMs that GPCs have beyond :data:`GPC_SMS`, 8 to 15 in a GPC of eight
 SMs, the others evenly in seven GPCs. Recorded launches of 132 and 115 CTAs agree; some start at another GPC."""
 
-WAVES = 2
-"""Most waves for which the raster is chosen too. For more it decides the DRAM traffic, which is not modelled here."""
+WAVES = 2  # most for which the raster is chosen too; for more it decides the DRAM traffic, which is not modelled here
 
 
 def abreast(kernel: Kernel, problem: GemmProblem, chip: Chip = SXM) -> Kernel:

@@ -32,13 +32,8 @@ OPERANDS = {"mm": ("a", "b"), "bmm": ("a", "b"), "linear": ("x", "w"), "swiglu":
 
 class Call(NamedTuple):
     """Arguments of a public function or an operator, as :func:`hopper_gemm.matmul` and :func:`hopper_gemm.linear` say.
-    The context and the fallback policy are the thread's.
-
-    Args:
-        a: (m, k), with any leading axes where the kind is a layer's; of a batched product (batch, m, k).
-        b: (k, n) of a product, or batches of it; (n, k) of a layer.
-        kind: of :data:`OPERANDS`.
-    """
+    The context and the fallback policy are the thread's. ``a`` is (m, k), with any leading axes of a layer, (batch, m,
+    k) of a batched product; ``b`` is (k, n), or batches of it, and (n, k) of a layer; ``kind`` of :data:`OPERANDS`."""
 
     a: torch.Tensor
     b: torch.Tensor

@@ -139,9 +139,8 @@ def refuse_uncompiled(
 
 
 def default_config(problem: GemmProblem, device: int = 0, finish: Epilogue | None = None) -> Kernel:
-    """The config for a problem in this thread's context: that of the tuned tables that serve a device, in the order of
-    :func:`hopper_gemm.use_table`, else :func:`hopper_gemm.model.menu.choose`'s; one that the rules allow with the
-    finish."""
+    """The config for a problem in this thread's context that the rules allow with the finish: of the tuned tables that
+    serve a device, in the order of :func:`hopper_gemm.use_table`, else of :func:`hopper_gemm.model.menu.choose`."""
     return pick_for(problem, device, finish).config
 
 

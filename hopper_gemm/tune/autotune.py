@@ -18,9 +18,8 @@ from hopper_gemm.model.lookup import Pick, find
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, shown
 from hopper_gemm.model.tuned import CHANGES, WARMUP, TunedEntry, own_paths, write_tuned
-from hopper_gemm.serve.ahead.prebuild import build
-from hopper_gemm.serve.ahead.warmup import say_line
 from hopper_gemm.serve.kernels import CALLED, chip_of, tables_for
+from hopper_gemm.serve.prebuild import build
 from hopper_gemm.tune.measure.arms import load_any
 from hopper_gemm.tune.measure.bench import Bench
 from hopper_gemm.tune.measure.device import GpuId, describe_current, find_hopper
@@ -34,6 +33,7 @@ from hopper_gemm.tune.run.source import Source
 from hopper_gemm.tune.run.task import Job, ratio_of
 from hopper_gemm.tune.statistics import Look, Race, noise_floor
 from hopper_gemm.tune.study.row import ResultsError
+from hopper_gemm.tune.warmup import say_line
 
 PICKS = 4
 """Picks of the model that are timed of a problem."""

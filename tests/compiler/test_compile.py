@@ -17,7 +17,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
-from hopper_gemm.model.tuned import recorded_entries
+from hopper_gemm.tune.study.files import recorded_entries
 from tests.compiler.test_cubin import operations
 from tests.model.test_legality import K_DEPTHS, PUBLISHED_STAGES
 from tests.verify.drawing import STRATA, pairs, varied

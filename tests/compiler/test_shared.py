@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hopper_gemm.cli.stored import clear
 from hopper_gemm.compiler import loader
 from hopper_gemm.compiler.loader import compile_into
 from hopper_gemm.compiler.store import KernelId, KernelStore
@@ -46,5 +47,5 @@ def test_a_kernel_is_loaded_from_its_shared_library_and_without_one_by_the_dsl(t
     assert loaded(without) == "True True"
     store.object_file(KERNEL).with_suffix(".so").write_bytes(b"damaged")
     assert store.report(KERNEL) is None
-    assert store.clear().kernels == 1
+    assert clear(store).kernels == 1
     assert not store.object_file(KERNEL).with_suffix(".so").exists()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from hopper_gemm.cli.stored import names_shipped
 from hopper_gemm.compiler import loader, store
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import compile_into, link, load
@@ -16,12 +17,13 @@ from hopper_gemm.compiler.store import KernelId, KernelStore, entry_digest, vers
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.problem import GemmProblem
 from tests.compiler.test_shared import LOAD
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 CONFIG, PROBLEM = GemmConfig(tile_m=64, tile_n=64), GemmProblem(512, 512, 512)
 KERNEL = KernelId.of(CONFIG, PROBLEM)
 OTHER = KernelId.of(CONFIG, GemmProblem(512, 512, 512, layouts="kn"))
 REPORT = CubinReport(*[0] * 9, "code")
+MACHINE_CODE = script(".ci/machine-code")
 
 BROUGHT = """
 import tvm_ffi
@@ -45,7 +47,7 @@ def brought_by(package):
 def bring(folder, library: bytes) -> None:
     """Put a library into a package's folder, behind one of another layout."""
     folder.mkdir(exist_ok=True)
-    store.bring([(OTHER, b"other", replace(REPORT, code="other")), (KERNEL, library, REPORT)])
+    MACHINE_CODE.bring([(OTHER, b"other", replace(REPORT, code="other")), (KERNEL, library, REPORT)])
     (folder / store.TESTED).write_text(json.dumps({name: [version, version] for name, version in versions().items()}))
 
 
@@ -68,7 +70,7 @@ def test_a_kernel_that_the_package_brings_is_loaded_and_not_compiled(brought, mo
     assert (loaded.launcher, loaded.report) == ((b"library", "hopper_gemm"), REPORT)
     assert (store.shipped(OTHER).library(), store.shipped(OTHER).report.code) == (b"other", "other")
     assert store.pack_of(OTHER) == store.pack_of(KERNEL)
-    assert store.names_shipped() == {entry_digest(one, {}) for one in (KERNEL, OTHER)}
+    assert names_shipped() == {entry_digest(one, {}) for one in (KERNEL, OTHER)}
 
 
 def test_the_users_own_store_comes_first_and_a_named_one_alone(brought, monkeypatch, tmp_path):
@@ -109,12 +111,12 @@ def test_a_damaged_or_missing_file_counts_as_absent(brought, suffix, content):
         file.write_bytes(content)
     assert store.shipped(KERNEL) is None
     listed = content is not None and suffix == ".xz"
-    assert store.names_shipped() == ({entry_digest(one, {}) for one in (KERNEL, OTHER)} if listed else set())
+    assert names_shipped() == ({entry_digest(one, {}) for one in (KERNEL, OTHER)} if listed else set())
 
 
 def test_a_pack_that_was_replaced_since_the_look_up_is_not_unpacked(brought):
     ready = store.shipped(KERNEL)
-    store.bring([(KERNEL, b"another", REPORT)])
+    MACHINE_CODE.bring([(KERNEL, b"another", REPORT)])
     with pytest.raises(RuntimeError, match="was replaced; start the process again"):
         ready.library()
     assert store.shipped(KERNEL).library() == b"another"
@@ -174,7 +176,7 @@ def test_the_digest_of_the_sources_is_brought_too_and_a_damaged_one_is_computed(
     store.source_digest.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     before, parse = set(brought.iterdir()), store.bare_code
-    store.bring_digest()
+    MACHINE_CODE.bring_digest()
     (file,) = set(brought.iterdir()) - before
     digest = file.read_text()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))

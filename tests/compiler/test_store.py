@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hopper_gemm.cli.stored import Usage, clear, usage
 from hopper_gemm.compiler import compile as compile_module
 from hopper_gemm.compiler import loader, trust
 from hopper_gemm.compiler import store as store_module
@@ -23,7 +24,7 @@ from hopper_gemm.compiler.compile import Compiled
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.loader import IllegalConfigError, LoadedKernel, compile_into, load
 from hopper_gemm.compiler.pool import CompilePool
-from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, Usage, bare_code
+from hopper_gemm.compiler.store import LOCK, KernelId, KernelStore, StoreError, UnwritableError, bare_code
 from hopper_gemm.lab.counters.waits import METER, launched_ctas
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.config import GemmConfig
@@ -256,7 +257,7 @@ def test_what_somebody_else_owns_or_may_write_is_refused_with_the_fix(entry, mon
         path.chmod(0o720 if how.startswith("group") else 0o702)
         message = f"chmod go-w {path}"
     refusals = [lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT)]
-    for refused in [*refusals, store.clear] if part == "folder" else refusals:
+    for refused in [*refusals, lambda: clear(store)] if part == "folder" else refusals:
         with pytest.raises(StoreError) as caught:
             refused()
         assert message in str(caught.value)
@@ -276,7 +277,7 @@ def test_a_folder_above_in_which_others_can_exchange_the_store_is_refused_unless
         given_away(above, monkeypatch)
     else:
         above.chmod(0o720 if how.startswith("group") else 0o702)
-    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT), store.clear):
+    for refused in (lambda: store.report(kernel), lambda: store.put(kernel, b"x", REPORT), lambda: clear(store)):
         with pytest.raises(StoreError, match=f"^{above} must .*; .*set XDG_CACHE_HOME to another folder$"):
             refused()
     if how != "owner":
@@ -353,15 +354,15 @@ def test_clearing_removes_every_entry_and_what_is_half_written_and_nothing_else(
     half.write_bytes(b"half")
     foreign.write_text("mine")
     size = sum(path.stat().st_size for path in store.root.iterdir() if path not in (foreign, store.root / LOCK))
-    assert store.usage() == store.clear() == Usage(1, size)
+    assert usage(store) == clear(store) == Usage(1, size)
     assert set(store.root.iterdir()) == {foreign, store.root / LOCK}
     assert store.report(kernel) is None
-    assert store.usage() == Usage(0, 0)
+    assert usage(store) == Usage(0, 0)
 
 
 def test_a_store_that_was_never_made_is_empty_and_clearing_does_not_make_it(tmp_path):
     store = KernelStore(tmp_path / "none")
-    assert store.usage() == store.clear() == Usage(0, 0)
+    assert usage(store) == clear(store) == Usage(0, 0)
     assert not store.root.exists()
 
 
@@ -372,7 +373,7 @@ def test_writers_beside_one_who_clears_leave_whole_entries_or_none(tmp_path):
 
     def work(number):
         kernel = kernels[number % 3]
-        return store.clear() if number % 4 == 0 else store.put(kernel, b"kernel", REPORT)
+        return clear(store) if number % 4 == 0 else store.put(kernel, b"kernel", REPORT)
 
     with ThreadPoolExecutor(8) as together:
         list(together.map(work, range(96)))
@@ -392,7 +393,7 @@ def test_a_kernel_cleared_between_look_up_and_loading_is_compiled_again(entry, m
 
     def launcher(object_file):
         if not opened:
-            store.clear()
+            clear(store)
         opened.append(object_file)
         return object_file.read_bytes()
 

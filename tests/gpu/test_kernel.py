@@ -14,7 +14,7 @@ from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import finish_of
 from hopper_gemm.model.rules.pairs import filled_up
-from hopper_gemm.model.tuned import recorded_entries
+from hopper_gemm.tune.study.files import recorded_entries
 from tests.compiler.test_compile import grid
 from tests.verify.drawing import Pair, fp8_pairs, gated_pairs, grouped_pairs, pairs, varied
 

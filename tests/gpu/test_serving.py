@@ -15,12 +15,13 @@ from hopper_gemm.compiler.store import KernelId
 from hopper_gemm.compiler.workspaces import WORKSPACES
 from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import WARMUP, recorded_entries, write_tuned
+from hopper_gemm.model.tuned import WARMUP, write_tuned
 from hopper_gemm.serve import kernels as serving
 from hopper_gemm.serve.kernels import chip_of, default_config, pick_for
 from hopper_gemm.serve.launches import LAUNCHES
 from hopper_gemm.serve.reference import launch_torch
 from hopper_gemm.tune.measure.device import describe_current
+from hopper_gemm.tune.study.files import recorded_entries
 
 pytestmark = pytest.mark.gpu
 

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import hopper_gemm
-from hopper_gemm.serve.ahead import prebuild
+from hopper_gemm.serve import prebuild
 from tests.conftest import ROOT
 from tests.serve.launcher import Launches
 

@@ -15,6 +15,7 @@ import torch
 from torch._guards import CompileContext, CompileId, compile_context
 
 import hopper_gemm
+from hopper_gemm.cli.stored import clear
 from hopper_gemm.compiler import pool, store
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
@@ -245,7 +246,7 @@ def test_what_a_store_has_is_not_compiled_and_what_no_store_can_keep_is_the_call
         change()
         assert not Background(lambda store: compiler).compiles(PROBLEM, [kernel])
         assert compiler.submitted == []
-        KernelStore(default_store()).clear()
+        clear(KernelStore(default_store()))
         monkeypatch.setattr(store, "shipped", lambda kernel: None)
 
 

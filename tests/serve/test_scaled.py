@@ -78,6 +78,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(room, "kernel_for", kernel_for)
     monkeypatch.setattr(room, "check_device", lambda device: None)
+    monkeypatch.setattr("hopper_gemm.serve.checks.check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     room._kernel.cache_clear()

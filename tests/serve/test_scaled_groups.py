@@ -79,6 +79,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(grouped_mm.launches, "kernel_for", kernel_for)
     monkeypatch.setattr(room, "check_device", lambda device: None)
     monkeypatch.setattr(scaled, "check_device", lambda device: None)
+    monkeypatch.setattr("hopper_gemm.serve.checks.check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.ops.hopper_gemm, "scaled_grouped_mm", room._on_gpu)

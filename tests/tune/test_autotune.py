@@ -20,7 +20,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.tuned import CONTEXTS, WARMUP, own_paths, read_tuned
 from hopper_gemm.serve import bmm, kernels
-from hopper_gemm.serve.ahead.prebuild import Prebuilt
+from hopper_gemm.serve.prebuild import Prebuilt
 from hopper_gemm.tune import autotune as module
 from hopper_gemm.tune.measure.device import GpuId
 from hopper_gemm.tune.measure.protocol import Outcome

@@ -28,11 +28,12 @@ from hopper_gemm.model import hopper
 from hopper_gemm.model.lookup import pick
 from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
-from hopper_gemm.model.tuned import recorded_entries, results_root, slug
+from hopper_gemm.model.tuned import results_root, slug
 from hopper_gemm.tune.limits import CHIPS, waves
 from hopper_gemm.tune.measure.verdict import Z, mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
+from hopper_gemm.tune.study.files import recorded_entries
 from hopper_gemm.tune.study.pooling import pooled
 from hopper_gemm.tune.study.reader import Study, recorded_folders
 from hopper_gemm.tune.study.row import Row

@@ -314,10 +314,10 @@ def in_models(examples: Path | None = None) -> str:
     model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
     phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
     return wrapped(
-        f"In models, in CUDA graphs: a layer of Llama-3-8B on an NVIDIA H100, of 1 to 8192 tokens, runs patched at {layer} "
-        f"the speed of torch, with fused epilogues at {fused}; beside torch.compile, on three H100s, fused and compiled at "
-        f"{within}, and fused alone at {beside}: a compiled model stays compiled. A patched model runs on an H200 at "
-        f"{phases}. [All of them](docs/models.md#models)."
+        f"In models, in CUDA graphs: a layer of Llama-3-8B on an NVIDIA H100, of 1 to 8192 tokens, runs patched at "
+        f"{layer} the speed of torch, with fused epilogues at {fused}; beside torch.compile, on three H100s, fused and "
+        f"compiled at {within}, and fused alone at {beside}: a compiled model stays compiled. A patched model runs on "
+        f"an H200 at {phases}. [All of them](docs/models.md#models)."
     )
 
 

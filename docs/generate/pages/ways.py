@@ -68,8 +68,20 @@ def ways(examples: Path | None = None) -> str:
     compiled = "`python examples/llama_layer.py --compile`"
     picks = "`python -m benchmarks.{} --out FILE`"
     lines = [
-        ("eager model, unchanged (an H100)", "`hopper_gemm.patch(model)`", layer((LAYER_ON_H100,), "patched eager"), "torch", example),
-        ("eager model, three lines changed (an H100)", "`linear`, `swiglu`", layer((LAYER_ON_H100,), "fused eager"), "torch", example),
+        (
+            "eager model, unchanged (an H100)",
+            "`hopper_gemm.patch(model)`",
+            layer((LAYER_ON_H100,), "patched eager"),
+            "torch",
+            example,
+        ),
+        (
+            "eager model, three lines changed (an H100)",
+            "`linear`, `swiglu`",
+            layer((LAYER_ON_H100,), "fused eager"),
+            "torch",
+            example,
+        ),
         (
             "a server: prefill, and decode of 64 sequences, in CUDA graphs",
             "`hopper_gemm.patch(model)`",

@@ -24,7 +24,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.lookup import Table, find
 from hopper_gemm.model.roofline import clusters_at_once
 from hopper_gemm.model.tuned import TunedEntry, read_tuned
-from hopper_gemm.serve.ahead.prebuild import build
+from hopper_gemm.serve.prebuild import build
 from hopper_gemm.tune.measure.protocol import Burst, Protocol, Steady
 from hopper_gemm.tune.measure.verdict import Verdict, paired_verdict, record_verdict
 from hopper_gemm.tune.point import Point

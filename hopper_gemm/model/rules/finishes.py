@@ -40,8 +40,7 @@ def _scales(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[
 
 
 def _blocks(kernel: Kernel, problem: GemmProblem, finish: Epilogue) -> Iterator[str]:
-    """A stage must be a block of k, which the consumers count from a tile's first; and their columns must lie in two
-    blocks of B at most."""
+    """A stage is a block of k, counted from a tile's first; a consumer's columns lie in two blocks of B at most."""
     if finish.scales != "blocks":
         return
     if problem.promote != BLOCK:

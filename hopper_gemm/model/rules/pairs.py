@@ -1,4 +1,4 @@
-"""Rules on a config and a problem together: split-K, staging, layouts, output."""
+"""Rules on a config and a problem together, whose k counts 16-bit words: split-K, staging, layouts, output."""
 
 from __future__ import annotations
 

@@ -10,13 +10,8 @@ from hopper_gemm.model.kernel import Kernel
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on a kernel, on a problem, or on both together.
-
-    Args:
-        name: as tables and messages print it.
-        why: the fact behind it.
-        mistakes: yields every violation with its fix; called with a kernel, a kernel and a problem, or a problem.
-    """
+    """One condition on a kernel, on a problem, or on both together: its name in tables and messages, the fact behind
+    it, and what yields every violation with its fix, called with the kernel, the problem, or both."""
 
     name: str
     why: str

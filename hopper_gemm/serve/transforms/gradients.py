@@ -44,8 +44,7 @@ def by_columns(matrices: torch.Tensor) -> bool:
 
 
 def _of_product(ctx: Any, gradient: torch.Tensor, ways: Ways) -> tuple[Maybe, ...]:
-    """Return the gradients of a product of matrices or of batches; that of ``b`` lies as ``b`` does, so that a layer's
-    weight needs no copy."""
+    """The gradients of products; that of ``b`` lies as ``b`` does, so that a layer's weight needs no copy."""
     a, b = ctx.saved_tensors
     gradient, rule = gradient.to(ctx.dtype), ctx.batch_invariant
     batches = gradient.dim() == 3
@@ -148,13 +147,8 @@ def _tangent_of_gated(call: Call, tangents: Call) -> torch.Tensor:
 
 
 class Derivative(NamedTuple):
-    """Derivatives of an operator.
-
-    Args:
-        save: keeps tensors of a call in a context.
-        backward: returns the gradients of the first arguments, from the output's.
-        tangent: returns the output's tangent, of any type, from those of the tensors.
-    """
+    """Derivatives of an operator: keeping tensors of a call in a context, the gradients of the first arguments from the
+    output's, and the output's tangent, of any type, from those of the tensors."""
 
     save: Callable[[Any, Call], None]
     backward: Callable[[Any, torch.Tensor, Ways], tuple[Maybe, ...]]

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.sealed import SUM, SumError, check_sum, parsed, sealed
-from hopper_gemm.model.tuned import replace_file, results_root
+from hopper_gemm.model.tuned import TunedEntry, read_tuned, recorded_tables, replace_file, results_root
 from hopper_gemm.tune.study.row import ResultsError
 
 
@@ -22,6 +23,12 @@ def ladder_file() -> Path:
 def suite_file() -> Path:
     """Return the path of the suite: the problems by which the kernel is judged."""
     return results_root().parent / "sweeps" / "shapes" / "suite.toml"
+
+
+def recorded_entries() -> list[TunedEntry]:
+    """The entries of all recorded tables, without those of groups."""
+    entries = [entry for path in recorded_tables().values() for entry in read_tuned(path)]
+    return [entry for entry in entries if not isinstance(entry.problem, GroupedProblem)]
 
 
 def shown(path: Path) -> str:

@@ -20,14 +20,14 @@ from hopper_gemm.model.menu import choose as picked
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.model.roofline import Chip
-from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, recorded_entries, write_tuned
+from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, write_tuned
 from hopper_gemm.tune.parameters import kernel_digest
 from hopper_gemm.tune.run.coordinator import run
 from hopper_gemm.tune.run.questions import tune
 from hopper_gemm.tune.run.questions.compare import Comparison
 from hopper_gemm.tune.run.questions.sweep import Sweep
 from hopper_gemm.tune.run.questions.tune import question, recorded_problem
-from hopper_gemm.tune.study.files import read_object, write_sealed
+from hopper_gemm.tune.study.files import read_object, recorded_entries, write_sealed
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.schema import COUNTED

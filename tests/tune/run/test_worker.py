@@ -235,19 +235,27 @@ def test_a_spare_process_is_started_ahead_and_chooses_among_the_finalists_that_i
 
 
 def test_the_race_and_what_follows_are_told_to_the_child(bench, monkeypatch):
-    worker = bench()
+    """What follows is told of tasks that arrived: the second ones are measured once all of them were sent."""
+    worker, arrived = bench(), threading.Event()
     sent = []
     ask = Worker._request
 
     def spy(self, child, request, seconds):
         sent.append(request)
+        assert arrived.wait(60)
         return ask(self, child, request, seconds)
 
     monkeypatch.setattr(Worker, "_request", spy)
     race = Race((Look(1, 0.05),), Ratio(1.0, 0.99, 1.01, 7), 0.002)
+    arrived.set()
     worker.ask(*(timed(point, race=race) for point in POINTS[:3]))
-    again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]
-    worker.ask(*map(timed, again), first=9)  # compiled already
+    again = [Point(CUBE, replace(point.config, swizzle=4)) for point in POINTS[:3]]  # compiled already
+    arrived.clear()
+    for number, point in enumerate(again, 9):
+        worker.line.send((number, timed(point)))
+    arrived.set()
+    for _ in again:
+        worker.hear(Row)
     measured = [request[1] for request in sent if request[0] == "measure"]
     assert [arguments["race"] for arguments in measured] == [race] * 3 + [Race()] * 3
     assert [arguments["following"] for arguments in measured[-2:]] == [again[2], None]

@@ -17,9 +17,9 @@ from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.rules.invariance import forward, parts_of
-from hopper_gemm.model.tuned import TunedEntry, recorded_entries
+from hopper_gemm.model.tuned import TunedEntry
 from hopper_gemm.tune.parameters import DEFAULTS
-from hopper_gemm.tune.study.files import shown
+from hopper_gemm.tune.study.files import recorded_entries, shown
 from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.study.space import problem_label

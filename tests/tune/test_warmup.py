@@ -25,9 +25,8 @@ from hopper_gemm.model.menu import choices, choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, own_paths, read_tuned
-from hopper_gemm.serve import kernels
-from hopper_gemm.serve.ahead import prebuild
-from hopper_gemm.serve.ahead import warmup as room
+from hopper_gemm.serve import kernels, prebuild
+from hopper_gemm.tune import warmup as room
 from tests.command import run
 
 TUNED, OTHER = GemmProblem(4096, 4096, 4096), GemmProblem(264, 1048, 4096)

@@ -19,7 +19,7 @@ from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.lookup import Table, find, served, tables
 from hopper_gemm.model.menu import suited
-from hopper_gemm.model.problem import BLOCK, FP8_DTYPES, LAYOUTS, GemmProblem, listed, shown
+from hopper_gemm.model.problem import BLOCK, LAYOUTS, GemmProblem, listed, shown
 from hopper_gemm.model.recipe import ScaledProblem, finish_of, with_scales
 from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.model.tuned import CONTEXTS, slug
@@ -33,8 +33,7 @@ EPILOGUES = (
 """Epilogues that most models need."""
 
 MenuPart = tuple[str, str] | tuple[str, str, Epilogue] | GemmProblem
-"""A kind of products: element types and layouts, maybe with a finish; or a problem of FP8 or of groups whose sizes do
-not matter."""
+"""Element types and layouts, maybe with a finish; or a problem of FP8 or of groups, whose sizes do not matter."""
 
 RECIPES = (("tensor", 0), ("row", 0), ("row", BLOCK), ("blocks", BLOCK))
 """Scales of FP8, and the elements of k between promotions."""
@@ -51,9 +50,8 @@ finish; products of FP8; groups of rows of bf16."""
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """Number of kernels that serve the problems, or of the menu; how many of them were compiled now; those that could
-    not be, as config, with the reason; and whether the extension of torch is there, without which calls take longer on
-    the host."""
+    """Numbers of kernels that serve problems, or of the menu, and of those compiled now; why others could not be, by
+    config; and whether the extension of torch is there, without which calls take longer on the host."""
 
     kernels: int
     compiled: int
@@ -128,10 +126,10 @@ def prebuild(
         with_finish = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None)
         problem, finish = given if with_finish else (given, None)
         pairs[GemmProblem.of(problem), finish] = None
-    kinds = map(example_of, menu)
-    for dtype, finish in ((problem.dtype, finish or finish_of(problem)) for problem, finish in (*pairs, *kinds)):
-        if dtype in FP8_DTYPES and not (finish and finish.scales):
-            raise ValueError(f"prebuild needs the scales of {dtype}; give it with hopper_gemm.Epilogue(scales='row')")
+    for problem, finish in (*pairs, *map(example_of, menu)):
+        if problem.is_fp8 and not (finish or finish_of(problem) or Epilogue()).scales:
+            fix = "give it with hopper_gemm.Epilogue(scales='row')"
+            raise ValueError(f"prebuild needs the scales of {problem.dtype}; {fix}")
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs
@@ -152,8 +150,7 @@ def menu_kernels(parts: Iterable[MenuPart], among: Sequence[Table] | None = None
 
 
 def _tuned(like: GemmProblem, finish: Epilogue | None, among: Iterable[Table]) -> list[KernelId]:
-    """The kernels of tuned entries for problems of the kind of another, isolated and chained; an entry of bf16 serves
-    fp16 too."""
+    """The kernels of tuned entries for problems of a kind, isolated and chained; an entry of bf16 serves fp16 too."""
     kind, types = _kind(with_scales(like, finish)), {like.dtype, like.dtype.replace("fp16", "bf16")}
     entries = [entry for table in among for entry in table.serving if entry.problem.dtype in types]
     problems = [(entry, replace(entry.problem, dtype=like.dtype)) for entry in entries if _kind(entry.problem) == kind]

@@ -19,9 +19,9 @@ from hopper_gemm.model.menu import choices
 from hopper_gemm.model.problem import GemmProblem, listed, shown, types_of
 from hopper_gemm.model.roofline import Chip
 from hopper_gemm.model.tuned import WARMUP, TunedEntry, own_paths, slug, write_tuned
-from hopper_gemm.serve.ahead.prebuild import build
 from hopper_gemm.serve.checks import DTYPES, check_device
 from hopper_gemm.serve.kernels import MODE, chip_of, kernel_for, pick_for
+from hopper_gemm.serve.prebuild import build
 from hopper_gemm.serve.reference import launch_torch
 
 ROUNDS, UNTIMED = 20, 2

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import hopper_gemm
 from hopper_gemm.cli.app import app
 from hopper_gemm.cli.reading import paced
+from hopper_gemm.cli.stored import usage
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.pool import Built
 from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
@@ -25,7 +26,7 @@ from hopper_gemm.model.problem import LAYOUTS, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem, finish_of
 from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.serve import EXTENSION
-from hopper_gemm.serve.ahead import prebuild as module
+from hopper_gemm.serve import prebuild as module
 from hopper_gemm.serve.kernels import default_config
 from hopper_gemm.tune.study.shapes import problems_of
 from tests.command import run
@@ -239,7 +240,7 @@ def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path, extensio
     told = json.loads(done.stdout)
     assert (done.returncode, told["kernels"], told["compiled"], told["failed"]) == (0, 1, 1, {})
     assert told["extension"]
-    assert KernelStore(default_store()).usage().kernels == 1
+    assert usage(KernelStore(default_store())).kernels == 1
     assert "1 kernels serve 1 problems, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
 
 

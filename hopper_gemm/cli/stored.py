@@ -1,0 +1,59 @@
+"""What the store of compiled kernels and the package hold, and the removal of what the store holds."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopper_gemm.compiler import store
+from hopper_gemm.compiler.store import KernelStore
+from hopper_gemm.model.sealed import unsealed
+
+ENTRY = re.compile(r"\.?[0-9a-f]{32}\.(json|o|so)")
+"""Beginning of the name of an entry's file; a half-written file begins with a dot and has a further suffix."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Number of kernels in a store, and their size in bytes, reports included."""
+
+    kernels: int
+    bytes: int
+
+
+def usage(kernels: KernelStore) -> Usage:
+    """Kernels in a store now; none where there is no folder."""
+    sizes: dict[Path, int] = {}
+    for path in _files(kernels):
+        with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
+            sizes[path] = path.stat().st_size
+    return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
+
+
+def clear(kernels: KernelStore) -> Usage:
+    """Remove every entry and half-written file; return what was removed. Other files stay. Safe beside other processes:
+    no entry is written meanwhile, a loaded kernel no longer needs its file, and a process whose entry is gone compiles
+    it again."""
+    if not kernels.root.is_dir():
+        return Usage(0, 0)
+    with kernels.locked():
+        removed = usage(kernels)
+        for path in _files(kernels):
+            path.unlink(missing_ok=True)
+    return removed
+
+
+def _files(kernels: KernelStore) -> list[Path]:
+    """Files of entries; of each entry the report first, so that no report outlives its object file."""
+    return sorted(path for path in kernels.root.glob("*") if ENTRY.match(path.name))
+
+
+def names_shipped() -> set[str]:
+    """Names of the kernels whose packs the package brings, whether or not they can be used here."""
+    names: set[str] = set()
+    for pack in store.FOLDER.glob("*.xz"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # a damaged list
+            names |= unsealed(pack.with_suffix(".json").read_text(encoding="utf-8"))["kernels"].keys()
+    return names
