@@ -36,7 +36,7 @@ MEASURES = re.compile(
 """Commands that measure: without a Hopper GPU they end with exit code 3."""
 
 ELSEWHERE = {
-    r"make (test|lint|types|test-results)": ".ci/run",
+    r"make (test|lint|types|test-results|\.venv/\.ready)": ".ci/run",
     r"make (release|wheel|wheel-test|dsl-range|operators|vllm)|hopper-gemm prebuild --menu": "Makefile",
     r"\.ci/dsl-range .*": "tests/test_dsl_range.py",
     r"make (test-gpu|verify)|python -m tests\.verify.*": "tests/gpu",

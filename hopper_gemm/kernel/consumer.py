@@ -26,18 +26,19 @@ three instructions for every wgmma: 173 a stage instead of 114 for 320x128, 155 
 
 @dataclass(frozen=True)
 class Turn:
-    """The turn in pingpong: one consumer feeds the tensor cores, the other stores.
+    """The turn between two consumers, also of :class:`Order`. In pingpong one feeds the tensor cores, the other stores.
 
-    Correctness depends on it. The ring runs on across tiles, so that both consumers read a slot, in different rounds. A
-    consumer that ran ahead would wait for round r of a slot still in round r - 1, see the parity of round r - 2, and
-    read stale data. A consumer starts a tile once the other consumer has seen the last stage of its own tile full.
+    Correctness of pingpong depends on it. The ring runs on across tiles, so that both consumers read a slot, in
+    different rounds. A consumer that ran ahead would wait for round r of a slot still in round r - 1, see the parity of
+    round r - 2, and read stale data. A consumer starts a tile once the other consumer has seen the last stage of its
+    own tile full.
     """
 
     # own, other: ids of the named barriers on which this consumer and the other one wait
     own: Int32
     other: Int32
-    waits: Boolean  # True if a tile precedes this one
-    passes: Boolean  # True if a tile follows this one
+    waits: Boolean  # True if the turn must be taken: in pingpong if a tile precedes this one
+    passes: Boolean  # True if it is given: in pingpong if a tile follows this one
 
     @cute.jit
     def take(self) -> None:
@@ -58,10 +59,10 @@ class Order:
 
     The second consumer holds back before a tile's last ``stages``, until the first has issued all of its own. The
     second then multiplies alone while the first runs its epilogue, and the first multiplies the next tile's first
-    stages, as many as the ring holds, while the second does. Without an order both end a tile at once.
+    stages, as many as the ring holds, while the second runs its own. Without an order both end a tile simultaneously.
 
-    For each tile the second consumer gives the turn as it begins, and the first takes it as it ends: the second is
-    never a tile ahead, where it would give two turns for one.
+    For each tile the second consumer gives the turn as it begins, and the first takes it as it ends: neither gives two
+    turns for one that the other takes.
 
     No deadlock, if ``stages`` and the stagger together fit the ring:
 
@@ -145,8 +146,8 @@ class Mainloop:
 
         Each stage is one wgmma group. After issuing stage i the warp waits until at most ``stagger`` groups are in
         flight, which ends group i - stagger, and releases that stage; see :mod:`hopper_gemm.kernel.pipeline` for why
-        that is safe. So the tensor cores always have a group queued while the warp serves the barriers. The first wgmma
-        of the tile ignores the accumulators' content, which saves clearing them.
+        that is safe. With a stagger of 1 or more the tensor cores have a group queued while the warp serves the
+        barriers. The first wgmma of the tile ignores the accumulators' content, which saves clearing them.
 
         Args:
             state: this consumer's place in the ring; the releases trail ``stagger`` slots behind.

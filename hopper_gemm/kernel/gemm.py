@@ -56,8 +56,8 @@ STEP = hopper.TMA_ALIGN_BYTES // ELEMENT_BYTES
 """
 
 SET_UP = 0
-"""Id of the named barrier of the initialisation of the ring's barriers. Those from 1 to FIRST_TURN - 1 belong to the
-consumers' epilogues."""
+"""Id of the named barrier of the initialisation of the ring's barriers. Those from 1 on belong to the consumers'
+epilogues; a fourth consumer has that of FIRST_TURN, since turns exist between two consumers alone."""
 
 
 class HopperGemm:
@@ -91,8 +91,8 @@ class HopperGemm:
         grouping            none, rows, batch, depth, masked; whole tiles (:mod:`hopper_gemm.kernel.groups`)
         observer            of every role: a meter, a trace
 
-    Every role walks the same sequence of items. Ring state runs on across items. The producer leaves last: it waits
-    until every slot has come back, so that no peer arrives on barriers of a CTA that has exited.
+    Every role walks the same sequence of items. Ring state runs on across items. In a cluster the producer waits at its
+    end until every slot has come back, so that no peer arrives on barriers of a CTA that has exited.
 
     Words here and in CUTLASS: the ring is the mainloop pipeline, its slots are stages, :class:`RingState` is the
     PipelineState; an item is a work tile, a walk the tile scheduler's sequence of them; a share is what one consumer
@@ -218,7 +218,7 @@ class HopperGemm:
         readings: cute.Tensor | None,
     ) -> None:
         """Set up, then run the warpgroup's role; see the class. Arguments that the first load needs come first: they
-        then lie in 256 bytes of the constant bank, and not behind the descriptors."""
+        then lie in the first 256 bytes of the constant bank, before the descriptors."""
         config = self.config
         seen = self.observer.enter(readings)
         if cutlass.const_expr(config.pdl):
@@ -327,7 +327,8 @@ class HopperGemm:
 
     @cute.jit
     def _consume(self, task: CtaTask, consumer: Int32) -> None:
-        """Multiply and store every item of this consumer. By a warpgroup."""
+        """Multiply and store every item of this consumer, by a warpgroup: with split m its own rows of A and all of B,
+        with split n the reverse; in pingpong, which divides no tile, whole ones."""
         config, scheduler = self.config, task.scheduler
         pingpong = config.schedule == "pingpong"
         consumer_m = consumer if cutlass.const_expr(config.split == "m" and not pingpong) else 0
@@ -367,7 +368,7 @@ class HopperGemm:
             if cutlass.const_expr(pingpong):
                 state = state.advance(scheduler.k_tiles)
             at = walk.next(at, state)
-        epilogue.wait_reads(0)
+        epilogue.wait_reads(0)  # the CTA's shared memory must not go while TMA reads it
         seen.leave()
 
     @cute.jit

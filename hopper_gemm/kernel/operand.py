@@ -83,7 +83,7 @@ class OperandLoad:
             part = self.first + i
             for number in cutlass.range(self.box_count, unroll=unroll):
                 box = self.first_box + number
-                cute.copy(
+                cute.copy(  # a copy by TMA elects one lane of the warp itself
                     self.atom,
                     source[None, self.at(part, k_tile * self.boxes + box)],
                     self.shared[None, (part, box, stage)],

@@ -4,7 +4,7 @@ A stage is a slot of the ring. The producer fills it, the consumers read it, and
 it is. A barrier's *phase* flips each time all its expected arrivals (and bytes) are in; waiting on parity ``p`` blocks
 while the barrier is in phase ``p``. A role therefore carries (index, phase) and flips its phase when the index wraps.
 
-    slot      producer acquire   producer commit    consumer wait      consumer release
+    slot      producer acquire   producer expect    consumer wait      consumer release
               (waits on empty)   (arms full)        (waits on full)    (arrives on empty)
     empty     passes             -> wait            blocks             -
     wait      blocks             -                  blocks             -
@@ -15,11 +15,12 @@ The producer starts one phase ahead, so its first round of acquires passes at on
 Who arrives, how often, on a slot's barriers in one round:
 
     full      the one thread that issues the TMA loads, once, announcing the bytes of the whole stage; then the copy
-              engine, by bytes. With multicast a part of the bytes comes from the other CTAs of the cluster. Loads by
-              cp.async: every producer warp, once its copies have landed; no bytes are counted.
-    empty     one lane of every consumer warp, on this CTA and on every CTA whose loads land here too or that loads for
-              this CTA (same row or same column of the cluster): 4 * consumers * (cluster_m + cluster_n - 1) arrivals,
-              where consumers are those that read the stage: one in pingpong.
+              engine, by bytes. With multicast bytes come from other CTAs of the cluster, maybe before the announcement:
+              the phase ends with the thread's arrival at the earliest. Loads by cp.async: every producer warp, once its
+              copies have landed (:meth:`Ring.commit`); no bytes are counted.
+    empty     one lane of every consumer warp of every CTA of this one's row and column of the cluster, this one
+              included: 4 * consumers * (cluster_m + cluster_n - 1) arrivals, where consumers are those that read the
+              stage: one in pingpong.
 
 Why a slot is never overwritten while wgmma still reads it. A warp arrives on ``empty`` of stage i - s after
 ``wgmma.wait_group s`` that follows the commit of stage i: groups complete in order, so at most the s youngest groups
@@ -199,7 +200,7 @@ class Ring:
 
     @cute.jit
     def commit(self, index: Int32) -> None:
-        """Tell the consumers that a warp's own copies have landed in the slot. By the warp."""
+        """Tell the consumers that a warp's own copies by cp.async have landed in the slot. By the warp."""
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(self.full() + index)
 
@@ -220,7 +221,7 @@ class Ring:
             cute.arch.mbarrier_wait(self.empty + slot.index, slot.parity)
 
     def peek_empty(self, index: Int32, parity: Int32) -> Boolean:
-        """Return True if the slot is already empty; never blocks for long."""
+        """Return True if the slot is already empty, without waiting."""
         return cute.arch.mbarrier_test_wait(self.empty + index, parity)
 
     # Consumer ------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Ring:
             cute.arch.mbarrier_wait(self.full() + index, parity)
 
     def peek_full(self, index: Int32, parity: Int32) -> Boolean:
-        """Return True if the slot is already full; never blocks for long."""
+        """Return True if the slot is already full, without waiting."""
         return cute.arch.mbarrier_test_wait(self.full() + index, parity)
 
     def tag(self, index: Int32) -> Int32:
@@ -265,8 +266,8 @@ class Ring:
 
     @cute.jit
     def release_target(self, lane: Int32, rank_m: Int32, rank_n: Int32) -> Int32:
-        """Address of the first empty barrier that a lane arrives on: in the CTAs of its own column of the cluster,
-        lane by lane, then in the rest of its own row."""
+        """Address of a CTA's first empty barrier, on which a lane arrives: lane by lane those of the CTAs of this one's
+        column of the cluster, then of the rest of its row."""
         local = self.empty.toint()
         if cutlass.const_expr(self.readers == 1):
             return local

@@ -56,8 +56,8 @@ def smem_reads_per_flop(config: GemmConfig) -> float:
 
 
 def limit_seconds(problem: GemmProblem, chip: Chip = SXM) -> float:
-    """The shortest time a chip allows: the larger of arithmetic and memory, plus a launch. Arithmetic is limited by
-    power, as on an H200, or by the SMs at their highest clock."""
+    """The time that a chip takes under sustained load at least: the larger of arithmetic and memory, plus a launch.
+    Arithmetic is limited by power, as on an H200, or by the SMs at their highest clock; a burst may beat the former."""
     peak = hopper.FLOP_PER_CLOCK_PER_SM * chip.sms * hopper.SM_HZ_MAX
     arithmetic = problem.in_words.flop / min(POWER_LIMITED_FLOPS, peak)
     memory = problem.bytes / chip.memory_rate

@@ -183,7 +183,8 @@ def headline() -> str:
         anew = mapped(recorded(seed).stage("map"))
         picks = [(row.point.problem, row.point.config) for row in figure_rows(seed) if row.point.against == "cublas"]
         others = sum(choose(problem, CHIPS["h100"]).compiled() != config.compiled() for problem, config in picks)
-        what = f"{len(anew)} untuned problems, [drawn anew](docs/menu.md#what-a-pick-is-worth), on an H100"
+        drawn = f"[drawn by seed {seed.removeprefix('fresh-')}](docs/menu.md#what-a-pick-is-worth)"
+        what = f"{len(anew)} untuned problems, {drawn}, on an H100"
         what += f"; today's menu has another kernel for {others}" if others else ""
         lines.append((what, "isolated", figure(map(pick_of, anew)), figure(map(over_faster, anew)), mark_of(seed)))
     capped = over("steady-on-h100", regime="steady")["8192x8192x8192"]

@@ -69,7 +69,9 @@ def claims_of_readme() -> list[tuple[str, ...]]:
     lines.insert(3, _invariant())
     lines.append(_mapped("", "map-held-out", HELD_OUT))
     for seed in LAST_SEEDS:
-        lines.append(_mapped(" drawn anew", seed, f"hopper-gemm map --shapes sweeps/shapes/{seed}.toml"))
+        command = f"hopper-gemm map --shapes sweeps/shapes/{seed}.toml"
+        command += "" if recorded(seed).provenance["spec"]["drawn"] else " --drawn 0"
+        lines.append(_mapped(f" drawn by seed {seed.removeprefix('fresh-')}", seed, command))
     return [*lines, _at_the_cap()]
 
 

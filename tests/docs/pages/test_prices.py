@@ -107,7 +107,7 @@ def test_a_layer_with_gelu_takes_longer_than_its_product_at_every_size_timed():
     rows = finished_rows()
     ours = [row for row in rows if row.get("kernel") == rows[0]["kernel"] and row["finish"].startswith("bias+gelu")]
     assert max(over(row, "plain product") for row in ours) < 1
-    assert "than our product at every size timed" in (ROOT / "README.md").read_text()
+    assert "than our product at every size timed" in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_the_random_problems_that_are_no_multiples_of_8_were_all_measured_padded():

@@ -7,13 +7,14 @@ import shlex
 import pytest
 import typer
 
+from benchmarks.fresh import LAST_SEEDS
 from docs.generate.pages.comparisons import headline
 from docs.generate.pages.reproduction import reproduction
 from docs.generate.todays_code import EARLIER
 from hopper_gemm.cli import app
 
 CLAIMS = ("H100s", "chained", "H200s", "invariant", "FP8", "rows", "blocks", "short", "untuned")
-CLAIMS += ("anew", "anew", "power cap")
+CLAIMS += (*(name.replace("fresh-", "seed ") for name in LAST_SEEDS), "power cap")
 """A word of each claim, in its order."""
 
 
