@@ -1,4 +1,4 @@
-"""What the store of compiled kernels and the package hold, and the removal of what the store holds."""
+"""Size and removal of the kernels in the store, and names of those that the package brings."""
 
 from __future__ import annotations
 

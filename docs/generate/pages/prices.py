@@ -271,12 +271,11 @@ def variants(path: Path | None = None) -> str:
     return markdown(("layer", "m x n x k", *VARIANTS.values()), lines)
 
 
-LAYER = "A layer of 4096 channels on cuda, over torch", "A layer of 4096 channels on cuda, over torch, all picked"
 COMPILED = tuple(f"A layer of 4096 channels on cuda, over torch.compile{more}" for more in ("", ", all picked"))
-"""Titles of the tables of a decoder layer: few sizes tuned; all picked."""
+"""Titles of the tables of a decoder layer beside torch.compile: few sizes tuned; all picked."""
 
-LAYER_ON_H100 = f"{LAYER[0]}, on an H100"
-"""Title of the same table of an H100."""
+LAYER_ON_H100 = "A layer of 4096 channels on cuda, over torch, on an H100"
+"""Title of the table of a decoder layer over torch."""
 
 COMPILED_IN_GRAPHS = f"{COMPILED[0]}, in CUDA graphs"
 """Title of a later table, of CUDA graphs alone."""

@@ -67,91 +67,51 @@ def ways(examples: Path | None = None) -> str:
     example = "`python examples/llama_layer.py`"
     compiled = "`python examples/llama_layer.py --compile`"
     picks = "`python -m benchmarks.{} --out FILE`"
+    patch, fused = "`hopper_gemm.patch(model)`", "`linear`, `swiglu`"
+
+    def alone(what: str, call: str, name: str) -> tuple[str, ...]:
+        return f"{what} (an H100)", call, layer((LAYER_ON_H100,), name), "torch", example
+
+    def beside(what: str, call: str, titles: tuple[str, ...], name: str, least: int = 0) -> tuple[str, ...]:
+        return what, call, layer(titles, name, least), "torch.compile", compiled
+
+    in_graphs, stay = "torch.compile in CUDA graphs", "and stay compiled"
     lines = [
-        (
-            "eager model, unchanged (an H100)",
-            "`hopper_gemm.patch(model)`",
-            layer((LAYER_ON_H100,), "patched eager"),
-            "torch",
-            example,
-        ),
-        (
-            "eager model, three lines changed (an H100)",
-            "`linear`, `swiglu`",
-            layer((LAYER_ON_H100,), "fused eager"),
-            "torch",
-            example,
-        ),
+        alone("eager model, unchanged", patch, "patched eager"),
+        alone("eager model, three lines changed", fused, "fused eager"),
         (
             "a patched Qwen2.5-1.5B, prefill and decode, in CUDA graphs",
-            "`hopper_gemm.patch(model)`",
+            patch,
             layer((MODEL,), "speedup"),
             "torch",
             "`python examples/patched_model.py`",
         ),
-        (
-            "CUDA graphs, unchanged (an H100)",
-            "`hopper_gemm.patch(model)`",
-            layer((LAYER_ON_H100,), "patched graph"),
-            "torch",
-            example,
-        ),
-        (
-            "CUDA graphs, three lines changed (an H100)",
-            "`linear`, `swiglu`",
-            layer((LAYER_ON_H100,), "fused graph"),
-            "torch",
-            example,
-        ),
-        (
-            "torch.compile in CUDA graphs (three H100s)",
-            "`linear`, `swiglu`, and stay compiled",
-            layer(WITH_GATES, "fused, compiled graph"),
-            "torch.compile",
-            compiled,
-        ),
-        (
-            f"the same from {FEW} tokens on (three H100s)",
-            "the same",
-            layer(WITH_GATES, "fused, compiled graph", FEW),
-            "torch.compile",
-            compiled,
-        ),
-        (
-            "torch.compile in CUDA graphs (an H200)",
-            "`linear`, `swiglu`, and stay compiled",
-            layer((COMPILED_IN_GRAPHS,), "fused, compiled graph"),
-            "torch.compile",
-            compiled,
-        ),
-        (
+        alone("CUDA graphs, unchanged", patch, "patched graph"),
+        alone("CUDA graphs, three lines changed", fused, "fused graph"),
+        beside(f"{in_graphs} (three H100s)", f"{fused}, {stay}", WITH_GATES, "fused, compiled graph"),
+        beside(f"the same from {FEW} tokens on (three H100s)", "the same", WITH_GATES, "fused, compiled graph", FEW),
+        beside(f"{in_graphs} (an H200)", f"{fused}, {stay}", (COMPILED_IN_GRAPHS,), "fused, compiled graph"),
+        beside(
             f"layers unchanged, from {FEW} tokens on (three H100s)",
-            "`hopper_gemm.patch(model)`, and stay compiled",
-            layer(WITH_GATES, "patched, compiled graph", FEW),
-            "torch.compile",
-            compiled,
+            f"{patch}, {stay}",
+            WITH_GATES,
+            "patched, compiled graph",
+            FEW,
         ),
-        (
+        beside(
             "layers unchanged, from one token on (two H100s)",
-            "`hopper_gemm.inductor.enable()`, and stay compiled",
-            layer(WITH_GATES, "chosen graph"),
-            "torch.compile",
-            compiled,
+            f"`hopper_gemm.inductor.enable()`, {stay}",
+            WITH_GATES,
+            "chosen graph",
         ),
-        (
+        beside(
             f"torch.compile without graphs, from {LONG} tokens on",
-            "`linear`, `swiglu`, and stay compiled",
-            layer(COMPILED, "fused, compiled eager", LONG),
-            "torch.compile",
-            compiled,
+            f"{fused}, {stay}",
+            COMPILED,
+            "fused, compiled eager",
+            LONG,
         ),
-        (
-            "torch.compile",
-            "leaving the compiler: **do not**",
-            layer((COMPILED_IN_GRAPHS,), "fused graph"),
-            "torch.compile",
-            compiled,
-        ),
+        beside("torch.compile", "leaving the compiler: **do not**", (COMPILED_IN_GRAPHS,), "fused graph"),
         (
             "training, eager",
             "`hopper_gemm.patch(model)`",

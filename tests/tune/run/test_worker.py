@@ -235,7 +235,7 @@ def test_a_spare_process_is_started_ahead_and_chooses_among_the_finalists_that_i
 
 
 def test_the_race_and_what_follows_are_told_to_the_child(bench, monkeypatch):
-    """What follows is told of tasks that arrived: the second ones are measured once all of them were sent."""
+    """The following point is that of a task in the queue, so the second three are measured once all were sent."""
     worker, arrived = bench(), threading.Event()
     sent = []
     ask = Worker._request
