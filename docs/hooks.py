@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,10 @@ FOLLOWED += ("results/archive/h200/README.md", "results/archive/h100/README.md")
 SHOWN_BYTES = 200_000
 """Size from which a file is offered as it is, not shown as a page."""
 
-STUDIES = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn", "map")
+LISTED = re.compile(r'(<a id="([\w-]+)"></a>\[\2\])\([^)]+\)')
+"""The name of a study on the page of reports: its anchor, and a link to its plain page."""
+
+STUDIES = tuple(study for _, study in LISTED.findall((ROOT / DOCS / f"{REPORTS}.md").read_text()))
 """Recorded studies whose interactive pages are part of the site; ``make reports`` writes the same."""
 
 INTERVAL = re.compile(r"(?<=\d), (?=-?[\d.]+\])")
@@ -94,9 +96,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{match['before']}{relative}{match['after']}"
 
-    listed = "\n".join(f"| [{study}]({REPORTS}/{study}.html) | {asked(study)} |" for study in STUDIES)
-    table = f"| study | question | regime and context |\n| --- | --- | --- |\n{listed}"
-    parts = CODE.split(unbroken(FIGURE.sub(r"[\g<0>](\1)", markdown.replace("<!-- reports -->", table))))
+    if origin == f"{DOCS}/{REPORTS}.md":
+        markdown = LISTED.sub(rf"\1({REPORTS}/\2.html)", markdown)
+    parts = CODE.split(unbroken(FIGURE.sub(r"[\g<0>](\1)", markdown)))
     return "".join(part if at % 2 else LINK.sub(pointed, part) for at, part in enumerate(parts))
 
 
@@ -206,21 +208,6 @@ def interactive(study: str) -> str:
     from hopper_gemm.tune.tables.html.document import document
 
     return document(read_study(ROOT / "results/h200" / study))
-
-
-@cache
-def asked(study: str) -> str:
-    """The question of a recorded study, as the index of results has it, and the regime and context of its rows: two
-    cells of a table."""
-    from hopper_gemm.tune.study.reader import read_study
-    from hopper_gemm.tune.tables.pages.report import scope
-    from hopper_gemm.tune.tables.pivot import one_line
-
-    folder = ROOT / "results/h200"
-    found, notes = read_study(folder / study), tomllib.loads((folder / "notes.toml").read_text())
-    told = scope(found)
-    question = notes.get(study, {}).get("question") or found.provenance["question"]
-    return f"{one_line(question)} | {told['regime']}; {told['context']}"
 
 
 def made(config: Any, uri: str, content: str | bytes) -> File:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from datetime import date
+from functools import cache
 from importlib import import_module
 from importlib.metadata import metadata, version
 
@@ -40,6 +41,7 @@ MODULES = [
 ]
 LONGEST_README = 80
 
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 GENERATED = re.compile(r"<!-- [a-z0-9-]+: make pages -->.*?<!-- end -->", re.DOTALL)
 
 
@@ -129,6 +131,37 @@ def test_every_link_to_a_file_of_the_project_leads_to_one(path):
     found = [markdown or html for markdown, html in found]
     dead = [link for link in found if "://" not in link and not (path.parent / link).exists()]
     assert dead == []
+
+
+@cache
+def anchors(page):
+    """The anchors of a page as GitHub makes them of its headings, and those that it writes out."""
+    text = FENCED.sub("", page.read_text())
+    found = set(re.findall(r'<a id="([^"]+)"', text))
+    for heading in re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        again = sum(re.fullmatch(rf"{anchor}(-\d+)?", one) is not None for one in found)
+        found.add(f"{anchor}-{again}" if again else anchor)
+    return found
+
+
+@each("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_anchor_that_a_page_links_to_is_on_its_page_in_a_checkout_too(path):
+    """Of a folder it is on the README; of a notebook or a source file none is looked for."""
+    dead = []
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)[^)]*\)", path.read_text()):
+        page = path.parent / link if link else path
+        page = page / "README.md" if page.is_dir() else page
+        if "://" not in link and page.suffix == ".md" and anchor not in anchors(page.resolve()):
+            dead.append(f"{link}#{anchor}")
+    assert dead == []
+
+
+def test_an_anchor_is_a_heading_s_words_numbered_where_they_come_again(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('# How `a_b` runs: [it](x.md), so\n\n## So\n\n## So\n\n```\n# no\n```\n\n<a id="own"></a>\n')
+    assert anchors(page) == {"how-a_b-runs-it-so", "so", "so-1", "own"}
 
 
 def test_the_page_of_words_explains_a_label_as_the_code_writes_it():

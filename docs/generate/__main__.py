@@ -39,7 +39,7 @@ from docs.generate.pages import (
     studies,
 )
 from docs.generate.pages.comparisons import measured_kernels
-from docs.generate.pages.index import write_index
+from docs.generate.pages.index import interactive, write_index
 from docs.generate.pages.means import over_problems
 from docs.generate.pages.pictures import write_dark
 from docs.generate.pages.reproduction import reproduction
@@ -574,6 +574,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "answer-portability": portability.answer,
     "answer-invariance": comparisons.invariance_answer,
     "answer-power": comparisons.power_answer,
+    "interactive": partial(interactive, RESULTS),
     "scaling": studies.scaling,
     "rests": studies.rests,
     "launch-gap": studies.launch_gap,

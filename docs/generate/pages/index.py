@@ -47,6 +47,9 @@ The studies to read first: [results/{name}](../../{name}/README.md). `make pages
 
 Best: as there, by earlier kernels. A board that rows do not name is `unknown`."""
 
+INTERACTIVE = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn", "map")
+"""Studies of H200s whose interactive pages the site has; ``make reports`` writes the same."""
+
 DATED = re.compile(r"^\d{4}-\d\d-\d\d-")
 """Prefix of the name of an archived folder: its date."""
 
@@ -80,6 +83,20 @@ def _key(name: str) -> str:
 def write_index(root: Path) -> None:
     """Write the index of a GPU's results anew."""
     write_whole(root / INDEX, index(root))
+
+
+def interactive(root: Path) -> str:
+    """Return a line for each study of :data:`INTERACTIVE`, with an anchor of its name and a link to its page: question,
+    regime and context."""
+    notes, rows = tomllib.loads((root / NOTES).read_text()), []
+    for name in INTERACTIVE:
+        study = read(root / name)
+        page = next(page for page in (COMPARISON, TABLE, MAP) if (study.path / page).is_file())
+        question = notes.get(name, {}).get("question") or study.provenance["question"]
+        link = f'<a id="{name}"></a>[{name}](../results/{root.name}/{name}/{page})'
+        mode = scope(study)
+        rows.append((link, one_line(question), f"{mode['regime']}; {mode['context']}"))
+    return markdown(("study", "question", "regime and context"), rows)
 
 
 def _table(studies: Mapping[str, Study], notes: Mapping[str, Any]) -> str:
