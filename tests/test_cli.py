@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -366,7 +367,8 @@ def test_table_prints_each_form():
 
 def test_a_recorded_comparison_is_shown_without_a_gpu():
     """Of sizes, only theirs, from the list that holds them."""
-    done = run("compare", "4096", "4096", "4096", "--context", "chained", "--backend", "replay", "--json")
+    asked = ("--context", "chained", "--against", "cublas,cublaslt")
+    done = run("compare", "4096", "4096", "4096", *asked, "--backend", "replay", "--json")
     found = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     assert [(one["problem"], one["context"], one["against"]) for one in found["rows"]] == [
@@ -385,20 +387,35 @@ TUNED = "results/h100/suite-tuned-on-h100"
     ("asked", "folder", "against", "said"),
     [
         (("--against", "cublas", *FP8_LIST), "results/h100/fp8-row-tuned", ["cublas"], ""),
-        (("--against", "cublas,heuristics"), f"{TUNED}-second", ["cublas", "heuristics"], ""),
+        ((), f"{TUNED}, {TUNED}-second", ["cublas", "heuristics"], ""),
+        (("--against", "cublas"), f"{TUNED}, {TUNED}-second", ["cublas"], ""),
         (("--against", "cublas,heuristics", "--from", TUNED), TUNED, ["cublas", "heuristics"], ""),
-        ((), "results/h200/suite", ["cublas", "cublaslt"], ""),
-        (("--from", TUNED), TUNED, ["cublas"], "cublaslt is not recorded there; --from names another folder\n"),
+        (("--against", "cublas,cublaslt"), "results/h200/suite", ["cublas", "cublaslt"], ""),
+        (("--from", TUNED), TUNED, ["cublas", "heuristics"], ""),
+        (
+            ("--from", TUNED, "--against", "cublas,quack"),
+            TUNED,
+            ["cublas"],
+            "quack is not recorded there; --from names another folder\n",
+        ),
     ],
 )
 def test_the_comparison_with_most_of_the_list_and_its_baselines_is_shown(asked, folder, against, said):
-    """A folder is found by its own name or by that of its study. The newest wins a tie; --from overrides the search."""
+    """A folder is found by its own name or by that of its study. The newest of H100s wins a tie, with the other boards
+    of the same comparison; --from overrides the search. Without --against all baselines of the study are shown."""
     done = run("compare", "--backend", "replay", *asked, "--json")
     shown = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, said)
     assert shown["provenance"]["replayed_from"] == folder
     assert sorted({row["against"] for row in shown["rows"]}) == against
     assert len({row["problem"] for row in shown["rows"]}) == 24
+
+
+def test_a_replay_without_options_has_the_first_figure_of_the_readme():
+    """The mean of both boards, with its interval."""
+    (first,) = re.findall(r"\| isolated \| \*\*(.+?)\*\* (\[.+?\])", (ROOT / "README.md").read_text())[:1]
+    done = run("compare", "--backend", "replay", "--shapes", "sweeps/shapes/suite.toml")
+    assert f"- cublas, isolated: {' '.join(first)} over 24 problems" in done.stdout
 
 
 def test_explain_asks_the_stores_for_the_config_that_it_explains():

@@ -211,8 +211,11 @@ def compare(
     sizes: options.Sizes = None,
     shapes: options.Shapes = None,
     against: Annotated[
-        str, Option(help="cublas, cublaslt, heuristics, triton, quack, with commas.")
-    ] = "cublas,cublaslt",
+        str | None,
+        Option(
+            help="cublas, cublaslt, heuristics, triton, quack, with commas. Default: the first two; of a replay all."
+        ),
+    ] = None,
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
     promote: options.Promote = 0,
@@ -249,7 +252,7 @@ def compare(
 
     if finalists is not None and backend == "replay":
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
-    names = tuple(dict.fromkeys(filter(None, against.split(","))))
+    names = tuple(dict.fromkeys(filter(None, ("cublas,cublaslt" if against is None else against).split(","))))
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_recipe(options.with_rule(problems, batch_invariant), dtype, scales, promote)
     keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
@@ -262,9 +265,9 @@ def compare(
         words = [*(["steady"] if regime == "steady" else []), *unusual]
         plain = [options.titled(stem, problems) for stem in lists]
         stems = [*("-".join([stem, *words]) for stem in plain), *plain * (config == "tuned")]
-        study = recorded_comparison(stems, problems, names, (regime, context), recorded)
-        if absent := [name for name in names if name not in {row.point.against for row in study.rows}]:
-            stderr(f"{', '.join(absent)} is not recorded there; --from names another folder")
+        study = recorded_comparison(stems, problems, names if against else None, (regime, context), recorded)
+        if against and (absent := {*names} - {row.point.against for row in study.rows}):
+            stderr(f"{', '.join(sorted(absent))} is not recorded there; --from names another folder")
         show(view(study), "json" if as_json else None, long=long)
         return
     from hopper_gemm.cli.running import conclude, local_source, run_question

@@ -75,33 +75,46 @@ _compared = attrgetter("problem", "against", "regime", "context")
 def recorded(
     names: Sequence[str],
     problems: Sequence[GemmProblem],
-    against: Sequence[str],
+    against: Sequence[str] | None,
     mode: Sequence[str],
     folder: Path | None,
 ) -> Study:
-    """Return the comparison in the folder, else the recorded one with most of the problems and baselines: of folders
-    with the given names, then of studies with such a name, tuned and not archived, those of H100s before others, the
-    newest first. Rows of other problems, baselines, regimes and contexts (``mode``) are left out. The first wins a tie.
-    ResultsError if no folder has a matching row."""
+    """Return the comparison in the folder, else the recorded one with most of the problems, then with most baselines:
+    of studies with the given names, tuned and not archived, those of H100s before others, the newest first, then of
+    folders with such a name. The first wins a tie; the same comparison on other boards of that kind is added to it.
+    Rows of other problems, baselines (None: any), regimes and contexts (``mode``) are left out. ResultsError if no
+    folder has a matching row."""
     by_name = [path for name in names for path in recorded_folders(name)]
     origins = {at: read_provenance(at) for at in recorded_folders() if results_root() / "archive" not in at.parents}
     tuned = [at for at, of in origins.items() if of["study"] in names and of["spec"].get("config") == "tuned"]
     newest = sorted(tuned, key=lambda at: str(origins[at]["created"]), reverse=True)
     by_study = sorted(newest, key=lambda at: slug(origins[at]["gpu"]["name"]) != "h100")
-    wanted, studies = {(problem, name, *mode) for problem in problems for name in against}, []
-    for path in [folder] if folder else dict.fromkeys([*by_name, *by_study]):
+    names_against = AGAINST if against is None else against
+    wanted, studies = {(problem, name, *mode) for problem in problems for name in names_against}, []
+    for path in [folder] if folder else dict.fromkeys([*by_study, *by_name]):
         if "config" not in read_provenance(path)["spec"]:
             continue  # a map, whose thousands of rows are no comparison
         study = read_study(path)
         rows = tuple(row for row in study.stage("compare") if _compared(row.point) in wanted)
         provenance = {**study.provenance, "source": "replayed", "replayed_from": shown(path)}
         studies.append(replace(study, rows=rows, provenance=provenance))
-    best = max(studies, key=lambda study: len({_compared(row.point) for row in study.rows}), default=None)
-    if best is None or not best.rows:
+    compared = [{_compared(row.point) for row in study.rows} for study in studies]
+    counts = [(len({problem for problem, *_ in pairs}), len(pairs)) for pairs in compared]
+    if not any(compared):
         what = f"{len(problems)} problems" if len(problems) > 1 else problem_label(problems[0])
-        what += f" with {', '.join(against)} in {', '.join(mode)}"
+        what += f" with {', '.join(names_against)}" * (against is not None) + f" in {', '.join(mode)}"
         raise ResultsError(f"no comparison of {what} is recorded; measure it with --backend cuda")
-    return best
+    best = studies[counts.index(max(counts))]
+    boards = [study for study in reversed(studies) if study.rows and _setting(study) == _setting(best)]
+    rows = tuple(row for study in boards for row in study.rows)
+    told: dict[str, Any] = {"replayed_from": ", ".join(study.provenance["replayed_from"] for study in boards)}
+    told["boards"] = [*dict.fromkeys(board for row in rows if row.ok for board in row.board.split())]
+    return replace(best, rows=rows, provenance={**best.provenance, **told})
+
+
+def _setting(study: Study) -> tuple[Any, ...]:
+    """Return what two comparisons share that differ in their boards alone: question, kernel's sources, kind of GPU."""
+    return *(study.provenance[name] for name in ("study", "spec", "kernel")), slug(study.provenance["gpu"]["name"])
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
