@@ -35,7 +35,7 @@ from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
+from hopper_gemm.tune.tables.mapped import FASTEST, Mapped, by_stratum, mapped
 from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
 
 GROUP = ["problem", "regime"]
@@ -268,7 +268,7 @@ def on_h100s(name: str) -> Study:
 
 
 def _map_table(found: Sequence[Mapped]) -> str:
-    table = markdown_table(by_stratum(found).drop(columns=["best", "wins"]), "torch.mm takes")
+    table = markdown_table(by_stratum(found).drop(columns=["best", FASTEST]), "torch.mm takes")
     reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
     means = [mean_figure(map(pick_of, of)) for of in (reached, padded)]
     over = mean_figure(map(over_faster, reached))
@@ -590,7 +590,7 @@ def held_out_before_on_h100s() -> str:
 
 
 def _held_out_table(study: Study) -> str:
-    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", "wins"])
+    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", FASTEST])
     return markdown_table(shown, "torch.mm takes")
 
 

@@ -1,4 +1,4 @@
-"""The page and picture of a map: where we are ahead by the time of torch.mm, by how much, and what wins."""
+"""The page and picture of a map: where we are ahead by the time of torch.mm, by how much, and the fastest kernels."""
 
 from __future__ import annotations
 
@@ -26,12 +26,21 @@ from hopper_gemm.tune.tables.pivot import escaped, markdown_table
 from hopper_gemm.tune.tables.style import EVEN, OURS, STYLE, THEIRS, save
 
 MAP_LEGEND = (
-    "Speedups are geometric means over torch.mm. pick: what the model takes without timing anything; best of 8: of its "
-    "eight best picks; best: of all that was measured of a problem, drawn kernels included; the best of several is "
-    "their luckiest, by the noise of one measurement. Lists: the fastest of cuBLASLt's heuristic list. Ahead, behind: "
-    "problems whose whole interval of the pick lies above, below 1. Intervals: 95 %, for other processes and boards, "
-    "of each figure relative to it as wide as that of the pick."
+    "Speedups are geometric means over torch.mm. pick: what the model takes without timing anything; best of 8: of "
+    "its eight best picks; best: of all that was measured of a problem, drawn kernels included; the best of several "
+    "is their luckiest, by the noise of one measurement. Lists: the fastest of cuBLASLt's heuristic list. Ahead: the "
+    "number of problems on which the pick is faster than torch.mm by its whole interval, which lies above 1; behind: "
+    "on which it is slower, the whole interval below 1; on the others 1 lies within. That interval is of a problem's "
+    "own repetitions: pairs of times, ours and torch.mm's, taken in turn in one process on one board; of 100 medians "
+    "of pairs drawn from them again, 95 lie within. Intervals in the table are wider: 95 %, for other processes and "
+    "boards too, of each figure relative to it as wide as that of the pick. Fastest kernels: the three most frequent "
+    "ways in which the fastest measured kernel of a problem is built, and of how many problems; narrow: a side of its "
+    "tile is under 64; small: m of its tile is under 128; wide: neither; swapped: it computes the transpose; dynamic: "
+    "a CTA takes its next tile when it is free."
 )
+
+FASTEST = "fastest kernels"
+"""Column of :func:`by_stratum` with the techniques of the fastest measured kernels."""
 
 FP8_LEGEND = (
     "Of FP8, torch.mm stands for torch's scaled_mm by the same recipe: scales, and elements of k to a promotion."
@@ -150,7 +159,7 @@ def _figures(problems: Sequence[Mapped]) -> dict[str, str]:
         "best of 8": mean(problems, lambda problem: problem.of_picks),
         "best": mean(problems, lambda problem: problem.best),
         "pick of best": mean(problems, lambda problem: problem.pick / problem.best),
-        "wins": ", ".join(f"{words} {count}" for words, count in techniques.most_common(3)),
+        FASTEST: "; ".join(f"{words} {count}" for words, count in techniques.most_common(3)),
     }
 
 

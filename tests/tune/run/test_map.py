@@ -143,7 +143,7 @@ def test_an_interrupted_map_measures_only_what_is_missing(tmp_path):
     assert len({*again, *(key.point for key in kept)}) == len(rows(tmp_path / "m"))
 
 
-def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
+def test_the_page_tells_the_pick_the_best_and_the_fastest_kernels_by_stratum(tmp_path):
     def outcome(ask):
         if ask.point.against == LIBRARY:
             return fakes.timed(ask, 0.8)
@@ -157,6 +157,8 @@ def test_the_page_tells_the_pick_the_best_and_what_wins_by_stratum(tmp_path):
     page = (tmp_path / "m/map.md").read_text()
     assert "4 problems" in page
     assert "wrong result" in page
+    assert "| pick of best | fastest kernels |" in page
+    assert "Fastest kernels: the three most frequent ways" in page
     found = mapped(rows(tmp_path / "m"))
     assert {round(one.pick, 2) for one in found} == {0.9}
     assert {round(one.best, 2) for one in found} == {1.1}

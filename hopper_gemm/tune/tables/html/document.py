@@ -17,7 +17,7 @@ from hopper_gemm.tune.study.reader import Study, missing
 from hopper_gemm.tune.tables.comparison import cells, means
 from hopper_gemm.tune.tables.html.charts import charts
 from hopper_gemm.tune.tables.html.records import FIGURES, Record, records
-from hopper_gemm.tune.tables.mapped import by_stratum, heading, mapped
+from hopper_gemm.tune.tables.mapped import FASTEST, by_stratum, heading, mapped
 from hopper_gemm.tune.tables.pages.report import best_lines, scope, source_line
 from hopper_gemm.tune.tables.pivot import groups, rows_of
 
@@ -124,7 +124,7 @@ def best_of(study: Study) -> list[str]:
     if study.stage("map"):
         problems = mapped(study.stage("map"))
         by = heading(problems)
-        strata = by_stratum(problems).drop(columns=["wins"]).to_dict("index")
+        strata = by_stratum(problems).drop(columns=[FASTEST]).to_dict("index")
         for name, stratum in strata.items():
             figures = ", ".join(f"{column} {cell}" for column, cell in stratum.items() if cell)
             lines.append(f"{'' if name == 'all' else f'{by} '}{name}: {figures}")
