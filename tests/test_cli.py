@@ -7,17 +7,19 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from hopper_gemm.compiler.cubin import CubinReport
-from hopper_gemm.compiler.store import KernelId, KernelStore
+from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.limits import CHIPS
-from hopper_gemm.tune.parameters import all_values
+from hopper_gemm.tune.parameters import all_values, kernel_of
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.row import as_text, header, summed
 from hopper_gemm.tune.study.schema import NAMES
@@ -421,6 +423,29 @@ def test_a_replay_without_options_has_the_first_figure_of_the_readme():
 def test_explain_asks_the_stores_for_the_config_that_it_explains():
     done = run("explain", "4096", "4096", "4096", "--set", "tile_m=192", "--set", "tile_n=184", "--set", "k_depth=2")
     assert "in no store" in done.stdout
+    assert "instructions are known once it is compiled, by a call with this config=\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), GemmProblem(64, 64, 64)),
+        (("--dtype", "e4m3", "--scales", "row"), ScaledProblem(64, 64, 64, "e4m3_bf16", scales="row")),
+    ],
+)
+def test_explain_tells_registers_spills_and_instructions_of_a_compiled_kernel(monkeypatch, tmp_path, options, problem):
+    """As JSON all of its report. Before, how to compile it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked = ("explain", "64", "64", "64", *options)
+    before = json.loads(run(*asked, "--json").stdout)
+    assert before["code"] is None
+    assert "are known once it is compiled, by hopper-gemm prebuild\n" in run(*asked).stdout
+    report = CubinReport(168, 16, 2, 1, 32, 8, 4, 2, 1434, "digest")
+    kernel = KernelId.of(kernel_of(before["config"]), problem)
+    KernelStore(default_store()).put(kernel, b"object", report)
+    line = "168 registers a thread at launch; spills: 16 B of stack, 2 loads, 1 stores; 1434 instructions, 32 of them"
+    assert f"  code        {line} wgmma\n" in run(*asked).stdout
+    assert json.loads(run(*asked, "--json").stdout)["code"] == asdict(report)
 
 
 def test_a_terminal_gets_a_table_of_its_width():

@@ -144,9 +144,11 @@ def explain(
     """Explain what matmul runs for a problem, and what limits it.
 
     With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
-    takes of an SM, what the chip allows. No GPU is needed.
+    takes of an SM, what the chip allows. Of a kernel that is compiled it also says registers, spills and instructions;
+    not with --gpu, except as JSON. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import chip_here, kind_of
+    from hopper_gemm.cli.stored import report_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
     from hopper_gemm.model.grouped import GroupedProblem
     from hopper_gemm.model.kernel import Kernel
@@ -179,6 +181,7 @@ def explain(
     elif served.entry is None:
         considered = ranked(problem, CONSIDERED, chip)
     found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config if as_json else config, problem))
+    report = report_of(KernelId.of(config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
@@ -187,7 +190,8 @@ def explain(
             for candidate, seconds, prediction in considered
         ]
         origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
-        print(json.dumps({**explanation, "matmul": {"config": served.config.as_dict(), **origin}}))
+        code = {"code": None if report is None else asdict(report)}
+        print(json.dumps({**explanation, **code, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
     spell = wording(long)
     title, *rest = lines(explanation)
@@ -209,6 +213,13 @@ def explain(
         meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
+    if gpu is None and report is not None:
+        spills = f"{report.stack_bytes} B of stack, {report.local_loads} loads, {report.local_stores} stores"
+        counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma"
+        print(f"  code        {report.registers} registers a thread at launch; spills: {spills}; {counted}")
+    elif gpu is None:
+        compiles = "a call with this config=" if settings else "the first call" if groups else "hopper-gemm prebuild"
+        print(f"  code        registers, spills and instructions are known once it is compiled, by {compiles}")
     print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
 
 

@@ -1,4 +1,4 @@
-"""Size and removal of the kernels in the store, and names of those that the package brings."""
+"""Size, reports and removal of the kernels in the store, and names of those that the package brings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopper_gemm.compiler import store
-from hopper_gemm.compiler.store import KernelStore
+from hopper_gemm.compiler.cubin import CubinReport
+from hopper_gemm.compiler.store import AnyId, KernelStore
 from hopper_gemm.model.sealed import unsealed
 
 ENTRY = re.compile(r"\.?[0-9a-f]{32}\.(json|o|so)")
@@ -30,6 +31,12 @@ def usage(kernels: KernelStore) -> Usage:
         with contextlib.suppress(FileNotFoundError):  # cleared meanwhile
             sizes[path] = path.stat().st_size
     return Usage(sum(path.suffix == ".o" for path in sizes), sum(sizes.values()))
+
+
+def report_of(kernel: AnyId) -> CubinReport | None:
+    """Report of a kernel in the user's store, or else in the package; None if it must be compiled."""
+    report, shipped = KernelStore(store.default_store()).report(kernel), store.shipped(kernel)
+    return shipped.report if report is None and shipped is not None else report
 
 
 def clear(kernels: KernelStore) -> Usage:
