@@ -118,7 +118,7 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
 
 @dataclass(frozen=True)
 class PatchedLayer:
-    """A layer's name in the model, its class and weight, whether it multiplies by our kernel, and why."""
+    """A layer's name, its class and weight of shape (n, k), whether it multiplies by our kernel, and why."""
 
     name: str
     summary: str
@@ -152,7 +152,7 @@ class Patch:
                 check_device(device)
             except UnsupportedError:
                 end = f"are replaced; torch multiplies on {device}, which is no Hopper GPU"
-        lines = [f"{count} of {len(self.layers)} linear layers {end}"]
+        lines = [f"{count} of {len(self.layers)} linear layers {end}; weights are (n, k), out_features and in_features"]
         lines += [
             f"  {layer.name:{width}}  {layer.summary}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
             for layer in self.layers
@@ -198,7 +198,7 @@ def patch(
             the weight's gradient are not called. For eager code.
 
     Returns:
-        What was replaced and why; print it, or undo it.
+        What was replaced and why, with each weight's (n, k): out_features, in_features; print it, or undo it.
 
     Raises:
         TypeError: an argument of another class.

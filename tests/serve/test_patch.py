@@ -261,12 +261,13 @@ def test_layers_that_cannot_or_need_not_be_replaced_are_named_with_the_reason(mo
         "odd": False,
         "plain": True,
     }
-    text = str(done)
-    assert text.startswith("1 of 4 linear layers are replaced; torch multiplies on cpu, which is no Hopper GPU\n")
+    text, weights = str(done), "weights are (n, k), out_features and in_features\n"
+    start = "1 of 4 linear layers are replaced; torch multiplies on cpu, which is no Hopper GPU"
+    assert text.startswith(f"{start}; {weights}")
     monkeypatch.setattr(room, "check_device", lambda device: None)
-    assert str(done).startswith("1 of 4 linear layers multiply by hopper_gemm\n")
+    assert str(done).startswith(f"1 of 4 linear layers multiply by hopper_gemm; {weights}")
     done.undo()
-    assert str(done).startswith("1 of 4 linear layers were replaced, and are torch's again\n")
+    assert str(done).startswith(f"1 of 4 linear layers were replaced, and are torch's again; {weights}")
     hopper_gemm.patch(model)
     assert "own    Own (64, 64) torch.bfloat16: left, a class of its own" in text
     assert "plain  Linear (64, 64) torch.bfloat16: replaced, untuned" in text
