@@ -40,46 +40,39 @@ class LowerBounds:
         table, pairs = table.take(rows, 1), len(table) - len(names)
         values = *table[: 2 * pairs].reshape(pairs, 2, -1), *table[2 * pairs :]
         of = SimpleNamespace(**dict(zip(names, values, strict=True)))
-        starts = [lines * constants.off_lines + sectors * constants.off_sectors
+        starts = [(lines * constants.off_lines + sectors * constants.off_sectors) * SXM.memory_rate / chip.memory_rate
                   for lines, sectors in predict.astray(problem)]  # fmt: skip
         ends = np.array([problem.m, problem.n, *starts], dtype=float).reshape(2, 2, 1)  # 64 bits hold not all integers
         sides, off = np.where(of.down, ends, ends[:, ::-1])
         counts, items = np.ceil(sides / of.reach), np.maximum(1.0, split * of.apart)
-        tiles, slots = counts[0] * counts[1], of.at_once * of.ctas
-        clusters, whole = tiles * items, np.floor(slots / items) * items
-        resident = np.minimum(np.where(of.in_order * whole, whole, slots), clusters)
+        tiles, ordered = counts[0] * counts[1], np.maximum(1.0, split * of.in_order)
+        clusters, whole = tiles * items, np.floor(of.slots / ordered) * ordered
+        resident = np.minimum(np.where(whole, whole, of.slots), clusters)
         steps = np.ceil(np.ceil(problem.k / of.tile_k) / split)
 
         math = of.math
         if promote:
             alone = math / of.readers + constants.drain + predict.PROMOTION * of.promoted / promote
-            math = np.where(of.readers == 1, alone, _norm(constants.sharpness, math, alone) if blocks else math)
+            math = np.where(of.readers == 1, alone, _norm(constants.sharpness, (math, alone)) if blocks else math)
         taken, wide = of.row * np.minimum(of.tile, sides), np.minimum(of.swizzle, counts[1])
-        off = off * (SXM.memory_rate / chip.memory_rate)
-        requested = taken * (of.requested + off * of.off)
-        near = np.minimum(tiles, np.ceil(of.near / np.maximum(1.0, split * of.in_order)))
-        in_row = np.minimum(near, np.ceil(wide / of.turn) * np.ceil(of.turn * near / (counts[0] * wide)))
-        in_column = np.minimum(np.minimum(near, counts[0]), np.ceil(of.turn * near / wide))
-        passed, unshared = (
-            taken * (of.passed * (part - constants.beyond) + off / constants.l2_share)
-            for part in (1 / np.array((in_row, in_column)), 1.0)
-        )
-        swath = wide * of.reach[1]
-        area = resident / items * of.reach[0] * of.reach[1]
-        patch = np.minimum(area / swath, sides[0]) + np.minimum(swath, sides[1])
+        requested, unshared = taken * (of.requested + off * of.off), taken * of.passed
+        near = np.minimum(tiles, np.ceil(of.near / ordered))
+        rows_read = of.turn * near / wide
+        in_row = np.ceil(wide / of.turn) * np.ceil(rows_read / counts[0])
+        neighbours = np.minimum(near, np.array((in_row, np.minimum(counts[0], np.ceil(rows_read)))))
+        passed, rest = unshared / neighbours, taken * (off / constants.l2_share) - constants.beyond * unshared
+        patch = np.minimum(resident / items * of.reach[0] / wide, sides[0]) + np.minimum(wide * of.reach[1], sides[1])
         past = counts * of.reach - sides
         if problem.k >= MOVED_FROM:
             past = np.where(of.moves_back, of.cluster * np.maximum(0, of.tile - sides), past)
         outside = (past[0] * counts[1] + past[1] * counts[0]) * of.outside * np.minimum(1.0, resident / tiles)
         load = requested[0] + requested[1] + of.requested_beyond + of.read * split * patch + outside
         ctas = np.minimum(of.ctas, np.ceil(clusters / of.at_once))
-        l2, l2_unshared = (
-            (by[0] + by[1] + of.passed_beyond) * np.minimum(1.0, resident * of.sms) * ctas for by in (passed, unshared)
-        )
+        shared, rest = np.minimum(1.0, resident * of.sms) * ctas, rest[0] + rest[1] + of.passed_beyond
+        l2, l2_unshared = ((by[0] + by[1] + rest) * shared for by in (passed, unshared))
         ring, load = (math + of.wait + load) / of.depth, load * ctas
         limits = np.array((math * ctas, load, l2, ring))
-        most = limits.max(0)
-        work = _norm(constants.sharpness, *limits) * steps
+        work, most = _norm(constants.sharpness, limits) * steps, limits.max(0)
         alike = load * np.minimum(l2 / most**2, 1 / np.maximum(most, l2_unshared))
 
         epilogue = of.epilogue + of.gathered * split * np.ceil(of.chunks / split)
@@ -93,7 +86,7 @@ class LowerBounds:
         clock = constants.fast_hz - constants.slope_hz * np.maximum(0.0, busy - constants.knee)
         moved = problem.bytes + of.torn * (float(problem.out_bytes) * problem.m * problem.n)
         least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
-        seconds = _norm(constants.sharpness, total / clock, least)
+        seconds = _norm(constants.sharpness, (total / clock, least))
         slowed = of.level + of.single * sum(sectors for _, sectors in predict.astray(problem))
         slowed += constants.shared * np.log(split) * (problem.bytes / chip.memory_rate / seconds) ** 2
         # less its rounding: ways that tie are all predicted
@@ -157,6 +150,7 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "apart": apart,
         "in_order": abreast and not dynamic,
         "at_once": clusters_at_once(fixed.size, chip),
+        "slots": clusters_at_once(fixed.size, chip) * fixed.ctas,
         "sms": fixed.size / chip.sms,
         "promoted": 2 * kernel.accumulators * kernel.tile_k,
         "wait": constants.latency + (constants.away if fixed.size > 1 else 0.0),
@@ -172,9 +166,9 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
     }
 
 
-def _norm(sharpness: float, *limits: np.ndarray) -> np.ndarray:
+def _norm(sharpness: float, limits: np.ndarray | tuple[np.ndarray, ...]) -> np.ndarray:
     """Smooth maximum of several limits, kernel by kernel."""
-    table = np.array(limits)
+    table = np.asarray(limits)
     most = table.max(0)
     total: np.ndarray = most * ((table / most) ** sharpness).sum(0) ** (1 / sharpness)
     return total

@@ -35,18 +35,17 @@ class Correction:
     corrections in units of :data:`LEAF`, where the first level's bit is the lowest."""
 
     def __init__(self, features: Numbers, thresholds: Numbers, leaves: Numbers) -> None:
-        self._features, self._thresholds = np.ravel(features), np.ravel(thresholds).astype(np.float32)
+        spare = (0, 0), (0, 8 - np.shape(features)[1])  # levels that set no bit: the number of a leaf is a byte
+        splits = np.pad(features, spare), np.pad(np.array(thresholds, float), spare, constant_values=np.inf)
+        (asked, above), at = np.unique(np.reshape(splits, (2, -1)), axis=1, return_inverse=True)  # many are alike
+        self._features, self._thresholds, self._splits = asked.astype(np.intp), above.astype(np.float32), at.ravel()
         self._leaves = np.array(leaves, dtype=float) * LEAF
-        self._levels = np.shape(features)[1]
-        self._bits = (1 << np.arange(self._levels)).astype(np.float32)
         self._first = np.arange(len(self._leaves)) * self._leaves.shape[1]
 
     def __call__(self, rows: Numbers) -> np.ndarray:
         """Factors on predicted times, for rows of :func:`features`."""
         above = np.asarray(rows, dtype=np.float32).take(self._features, axis=1) > self._thresholds
-        # NumPy multiplies matrices of integers slowly
-        leaf = above.astype(np.float32).reshape(-1, self._levels) @ self._bits
-        at = leaf.astype(np.intp).reshape(len(rows), -1) + self._first
+        at = np.packbits(above.take(self._splits, axis=1), axis=1, bitorder="little") + self._first
         return np.exp(self._leaves.take(at).sum(axis=1))
 
 

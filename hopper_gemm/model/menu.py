@@ -188,15 +188,17 @@ def by_model(
 ) -> list[Candidate]:
     """The model's own choices, best first, each binary once: ``count`` of them, at least one, or up to ``close`` if the
     rest are expected within :data:`WITHIN` of the first."""
-    offers = _offers(problem.batch_invariant, finish is not None and finish.gated, problem.is_fp8, chip)
+    of_menu = problem.batch_invariant, finish is not None and finish.gated, problem.is_fp8
+    kinds = _kinds(*of_menu)
     best: list[Candidate] = []
     of_binary: dict[int, Candidate] = {}
+    last = inf
     for kind, least in KINDS.items():
-        if kind not in offers or (best and best[0][0] < least):
+        if kind not in kinds or (best and best[0][0] < least):
             continue
-        for bound, number, fixed in offers[kind].by_bound(problem, finish):
+        for bound, number, fixed in _offers(*of_menu, kind, chip).by_bound(problem, finish):
             pace, other = PACED if fixed.kernel.pace else 1.0, of_binary.get(number)
-            if bound * pace > _last(best, count, close):
+            if bound * pace > last:
                 break  # all others take longer: they need no prediction
             if other is not None and bound * pace > other[0]:
                 continue  # its binary has a faster way to launch
@@ -207,8 +209,9 @@ def by_model(
             predicted = predict_fixed(fixed, problem, chip, finish)
             way = (predicted.seconds * pace, number, fixed, predicted)
             of_binary[number] = way if other is None else min(way, other, key=_order)
-            best = sorted(of_binary.values(), key=_order)[: max(count, close)]
-    last = _last(best, count, close)
+            if way[0] <= last:
+                best = sorted(of_binary.values())[: max(count, close)]  # no two ways have one number
+                last = _last(best, count, close)
     return [candidate for candidate in best if candidate[0] <= last]
 
 
@@ -294,25 +297,38 @@ class Offers:
         parts = np.concatenate((self._settled[1], counts[considered]))
         bounds = self._bounds(problem, rows, parts, finish)
         for at in bounds.argsort(kind="stable"):
-            row, count = int(rows[at]), int(parts[at])
+            row, count = rows.item(at), int(parts.item(at))
             fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
-            yield float(bounds[at]), self._numbers[row], fixed
+            yield bounds.item(at), self._numbers[row], fixed
+
+
+Ways = dict[Kind, list[tuple[int, Kernel]]]  # ways to launch by the kind of their binary, each with its number
 
 
 @cache
-def _offers(invariant: bool, gated: bool, fp8: bool, chip: Chip) -> dict[Kind, Offers]:
-    """The binaries of a menu by their kind; arguments as of :func:`menu`."""
+def _kinds(invariant: bool, gated: bool, fp8: bool) -> Ways:
+    """The ways of a menu; arguments as of :func:`menu`."""
     numbers: dict[Kernel, int] = {}
     ways = menu(invariant, gated, fp8)
-    return offers_of([(numbers.setdefault(way.compiled(), len(numbers)), way) for way in ways], chip)
+    return _by_kind((numbers.setdefault(way.compiled(), len(numbers)), way) for way in ways)
+
+
+@cache
+def _offers(invariant: bool, gated: bool, fp8: bool, kind: Kind, chip: Chip) -> Offers:
+    """The binaries of a kind; those that short launches do not consider are looked at once one is longer."""
+    return Offers(_kinds(invariant, gated, fp8)[kind], chip)
 
 
 def offers_of(ways: Iterable[tuple[int, Kernel]], chip: Chip = SXM) -> dict[Kind, Offers]:
     """Binaries to choose from by their kind; arguments as of :class:`Offers`."""
-    kinds: dict[Kind, list[tuple[int, Kernel]]] = {}
+    return {kind: Offers(of, chip) for kind, of in _by_kind(ways).items()}
+
+
+def _by_kind(ways: Iterable[tuple[int, Kernel]]) -> Ways:
+    kinds: Ways = {}
     for number, way in ways:
         kinds.setdefault((way.scheduler == "dynamic", way.pace > 0), []).append((number, way))
-    return {kind: Offers(of, chip) for kind, of in kinds.items()}
+    return kinds
 
 
 def behind_padding(config: Kernel, problem: GemmProblem) -> Kernel:

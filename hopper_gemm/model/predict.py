@@ -34,6 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log
+from typing import NamedTuple
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
@@ -41,7 +42,7 @@ from hopper_gemm.model.finish import Epilogue, ordered_stages
 from hopper_gemm.model.kernel import Kernel, resolve, swizzle_bytes
 from hopper_gemm.model.problem import ELEMENT_BYTES, GemmProblem
 from hopper_gemm.model.recipe import finish_of
-from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, output_sides, tile_at, tile_sides
+from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once, clusters_launched, output_sides, tile_at
 
 SMEM_BYTES_PER_CLOCK = 128
 L2_PORT_BYTES = 64  # bytes a clock of an SM's port to the L2, as commonly given; not measured here
@@ -138,8 +139,7 @@ one finishes under the other's last stages, and the other under the first ones o
 SM. Measured, the order saves up to 0.7 % of a gated layer and nothing of others (docs/ideas.md)."""
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A prediction, in clocks of an SM unless the name says otherwise."""
 
     seconds: float  # of one launch
@@ -183,6 +183,7 @@ class Fixed:
     def __init__(self, kernel: Kernel, constants: ModelConstants = FITTED) -> None:
         self.kernel, self.constants = kernel, constants
         self.size, self.items, self.ctas = kernel.cluster_size, kernel.work_items, _ctas_per_sm(kernel)
+        self.tile_k, self.reach = kernel.tile_k, (kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n)
         self.product, self.math = _math(kernel, constants)
         self.epilogue, self.entry = _epilogue(kernel, constants), entry(kernel, constants)
         # True if the next tile's loads run during the epilogue
@@ -198,28 +199,32 @@ class Fixed:
         self.level = constants.level + constants.small * max(0.0, log(128 * 128 / (kernel.tile_m * kernel.tile_n)))
         self.single = constants.single if self.size == 1 else 0.0
         self.box = hopper.WGMMA_M if kernel.swap_ab else kernel.chunk_n  # columns of C that a store writes at a time
+        # clusters from the first to the last that may read the same panels at a time, and how these follow one another
+        self.near = (1 if self.size == 1 else TURNS) * max(1, NEIGHBOURS // self.size)
+        walk = kernel.raster, kernel.swizzle, kernel.serpentine
+        self.walk = walk, self.items, kernel.part_order == "part", self.size
 
 
 def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None) -> Prediction:
     """:func:`predict` of a kernel whose part is at hand."""
     blocks, promote, problem = in_blocks(problem, finish), problem.promote, problem.in_words
-    kernel, constants = fixed.kernel, fixed.constants
-    size, sides = fixed.size, tile_sides(kernel, problem.m, problem.n)
-    fits, clusters = clusters_at_once(size, chip), sides[0] * sides[1] * fixed.items
-    slots = clusters_launched(kernel, fits * fixed.ctas)
+    kernel, constants, size, starts = fixed.kernel, fixed.constants, fixed.size, astray(problem)
+    output = down, across = output_sides(kernel, problem.m, problem.n)
+    sides = -(-down // fixed.reach[0]), -(-across // fixed.reach[1])
+    tiles, fits = sides[0] * sides[1], clusters_at_once(size, chip)
+    clusters, slots = tiles * fixed.items, clusters_launched(kernel, fits * fixed.ctas)
     resident = slots if kernel.stream_k else min(slots, clusters)
-    steps = ceil(ceil(problem.k / kernel.tile_k) / kernel.split_k)
+    steps, math = ceil(ceil(problem.k / fixed.tile_k) / kernel.split_k), fixed.math
 
-    product, math = fixed.product, fixed.math
     if promote and (kernel.readers == 1 or blocks):
-        promotion = PROMOTION * kernel.accumulators * 2 * kernel.tile_k / promote
+        promotion = PROMOTION * kernel.accumulators * 2 * fixed.tile_k / promote
         alone = math / kernel.readers + constants.drain + promotion
         # other consumers multiply while the sums of one are promoted
         math = alone if kernel.readers == 1 else _norm((math, alone), constants.sharpness)
     taken = l2_bytes_per_stage(kernel, problem)
     requested, passed = _requested(fixed, problem, taken, sides, chip)
-    load = requested / constants.l2_bytes + constants.stage + _from_dram(fixed, problem, resident, chip)
-    load += constants.outside * _outside(fixed, problem, sides) * min(1.0, resident / (sides[0] * sides[1]))
+    load = requested / constants.l2_bytes + constants.stage + _from_dram(fixed, output, sides, resident, chip)
+    load += constants.outside * _outside(fixed, output, sides, problem.k) * min(1.0, resident / tiles)
     l2 = passed / constants.l2_share * min(1.0, resident * size / chip.sms)
     away = constants.away if size > 1 else 0.0
     ring = (math + constants.latency + away + load) / max(1, kernel.stages - kernel.stagger)
@@ -249,7 +254,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
     total += fixed.entry + load
 
     stages = clusters * size * steps / (chip.sms * total)
-    busy = min(1.0, stages * product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
+    busy = min(1.0, stages * fixed.product) + constants.heat * min(1.0, stages * sum(taken) / L2_PORT_BYTES)
     clock = constants.fast_hz - constants.slope_hz * max(0.0, busy - constants.knee)
     moved = problem.bytes + _torn(fixed, problem) * problem.out_bytes * problem.m * problem.n
     least = moved / (constants.dram_rate * chip.memory_rate) + constants.launch / clock
@@ -258,7 +263,7 @@ def predict_fixed(fixed: Fixed, problem: GemmProblem, chip: Chip = SXM, finish: 
         seconds *= 1 + constants.drift
     alike = load * l2 / max(math, load, l2, ring) ** 2
     limited = problem.bytes / chip.memory_rate / seconds
-    slowed = fixed.level + fixed.single * sum(sectors for _, sectors in astray(problem))
+    slowed = fixed.level + fixed.single * (starts[0][1] + starts[1][1])
     slowed += constants.shared * log(kernel.split_k) * limited**2
     seconds *= slowed + constants.alike * alike
     if finish is not None and finish.gated and not kernel.swap_ab and kernel.consumers == 1 and sides[0] > 1:
@@ -359,19 +364,15 @@ def _requested(
     """Bytes that an SM asks for in a stage, those in narrow boxes, off lines of the L2 and outside the matrices by what
     they cost; and those that are left of them if what neighbours ask for too counts once. ``taken`` are the bytes of
     A and of B (:func:`l2_bytes_per_stage`), ``sides`` cluster tiles down and across the output."""
-    kernel, constants = fixed.kernel, fixed.constants
-    walk, by_part = (kernel.raster, kernel.swizzle, kernel.serpentine), kernel.part_order == "part"
-    near = (1 if fixed.size == 1 else TURNS) * max(1, NEIGHBOURS // fixed.size)
-    again = _repeated((min(sides[0], near), min(sides[1], near)), walk, fixed.items, by_part, fixed.size)
-    slower = SXM.memory_rate / chip.memory_rate
+    constants, near, slower = fixed.constants, fixed.near, SXM.memory_rate / chip.memory_rate
+    again = _repeated((min(sides[0], near), min(sides[1], near)), *fixed.walk)
     layouts, starts = problem.layouts, astray(problem)
-    if kernel.swap_ab:
+    if fixed.kernel.swap_ab:
         layouts, starts = layouts[::-1], starts[::-1]
     requested = passed = 0.0
     for side, axis in enumerate(layouts):
-        (lines, sectors), inside = starts[side], taken[side]
+        (lines, sectors), inside, rate = starts[side], taken[side], fixed.rates[axis == "k"]
         more = 0 if axis == "k" else fixed.extra_boxes[side]
-        rate = fixed.rates[axis == "k"]
         off = inside * (lines * constants.off_lines + sectors * constants.off_sectors) * slower
         beyond = (fixed.boxes[side] - inside) * constants.beyond
         requested += (inside + beyond) * (1 + constants.narrow * more) / rate + off * (1 + constants.straddle * more)
@@ -379,24 +380,22 @@ def _requested(
     return requested, passed
 
 
-def _outside(fixed: Fixed, problem: GemmProblem, sides: tuple[int, int]) -> float:
+def _outside(fixed: Fixed, output: tuple[int, int], sides: tuple[int, int], k: int) -> float:
     """Pieces of 128 bytes outside the matrices that the boxes of all tiles hold in a stage, multicast counted once."""
-    kernel = fixed.kernel
-    down, across = output_sides(kernel, problem.m, problem.n)
-    rows, columns = sides[0] * kernel.cluster_m, sides[1] * kernel.cluster_n
-    past_m, past_n = rows * kernel.tile_m - down, columns * kernel.tile_n - across
-    if kernel.moves_back(problem.k):
-        past_m, past_n = rows * max(0, kernel.tile_m - down), columns * max(0, kernel.tile_n - across)
+    kernel, (down, across) = fixed.kernel, output
+    past_m, past_n = sides[0] * fixed.reach[0] - down, sides[1] * fixed.reach[1] - across
+    if (past_m or past_n) and kernel.moves_back(k):
+        past_m = sides[0] * kernel.cluster_m * max(0, kernel.tile_m - down)
+        past_n = sides[1] * kernel.cluster_n * max(0, kernel.tile_n - across)
     return (past_m * sides[1] + past_n * sides[0]) * fixed.stage / hopper.L2_LINE_BYTES
 
 
-def _from_dram(fixed: Fixed, problem: GemmProblem, resident: int, chip: Chip) -> float:
+def _from_dram(fixed: Fixed, output: tuple[int, int], sides: tuple[int, int], resident: int, chip: Chip) -> float:
     """Clocks that what all busy SMs read from DRAM adds to the load of a stage: panels of the part of the output
     that is computed at once; see :func:`hopper_gemm.model.roofline.best_swizzle`."""
-    kernel, constants, (down, across) = fixed.kernel, fixed.constants, output_sides(fixed.kernel, problem.m, problem.n)
-    rows, columns = kernel.tile_m * kernel.cluster_m, kernel.tile_n * kernel.cluster_n
+    kernel, constants, (down, across), (rows, columns) = fixed.kernel, fixed.constants, output, fixed.reach
     area = resident / fixed.items * rows * columns
-    height, width = ceil(down / rows) * rows, ceil(across / columns) * columns
+    height, width = sides[0] * rows, sides[1] * columns
     if kernel.raster == "m":
         wide = float(min(kernel.swizzle * columns, width))
         tall = min(area / wide, height)
@@ -417,12 +416,9 @@ def _repeated(
     items, whether all tiles of a part come first, and CTAs of a cluster."""
     (raster, swizzle, serpentine), tiles, stride = walk, sides[0] * sides[1], 1 if size == 1 else TURNS
     items = range(0, min(stride * max(1, NEIGHBOURS // size), tiles * parts), stride)
-    read: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
-    for item in items:
-        part, tile = divmod(item, tiles) if by_part else (item % parts, item // parts)
-        for panels, at in zip(read, tile_at(tile, *sides, raster, swizzle, serpentine), strict=True):
-            panels.add((part, at))
-    return tuple(1 - len(panels) / len(items) for panels in read)
+    numbers = [divmod(item, tiles) if by_part else (item % parts, item // parts) for item in items]
+    read = [(part, *tile_at(tile, *sides, raster, swizzle, serpentine)) for part, tile in numbers]
+    return tuple(1 - len({(of[0], of[side]) for of in read}) / len(items) for side in (1, 2))
 
 
 @cache

@@ -146,7 +146,7 @@ def test_few_of_hundreds_of_ways_are_predicted_for_a_choice(monkeypatch):
     problems = [*drawn(60)]
     for problem in problems:
         by_model(problem, 1)
-    assert len(predicted) < 8 * len(problems)
+    assert len(predicted) < len(menu()) / 80 * len(problems)
     predicted.clear()
     for problem in problems:
         choose(problem)

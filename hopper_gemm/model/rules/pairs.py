@@ -33,7 +33,7 @@ def reachable(size: int) -> int:
 
 
 def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
-    if problem.k <= kernel.tile_k * (kernel.split_k - 1):
+    if kernel.split_k > 1 and problem.k <= kernel.tile_k * (kernel.split_k - 1):
         parts = f"{kernel.split_k} parts of {kernel.tile_k} each"
         yield f"k = {problem.k} is too short for {parts}; lower split_k or k_depth"
 
@@ -41,9 +41,9 @@ def _parts_of_k(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 def _workspace(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     if not parts_meet(kernel, problem):
         yield 'part_order "part" puts the parts of a tile too far apart to meet; lower split_k or take part_order tile'
-    tiles = cluster_tiles(kernel, problem) * kernel.cluster_size
+    tiles = cluster_tiles(kernel, problem) * kernel.cluster_size if kernel.work_items > 1 else 0
     need = 4 * kernel.split_k * tiles * kernel.tile_m * kernel.tile_n
-    if kernel.work_items > 1 and need > WORKSPACE_BYTES_MAX:
+    if need > WORKSPACE_BYTES_MAX:
         room = f"{need / 2**20:.0f} MiB of {WORKSPACE_BYTES_MAX // 2**20} for a workspace"
         yield f"{kernel.split_k} parts of the output take {room}; lower split_k"
 
@@ -76,9 +76,9 @@ def _layouts(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
 
 def _output(kernel: Kernel, problem: GemmProblem) -> Iterator[str]:
     """Chunks of a wider output have the same bytes, so fewer columns, each group stored to its own address."""
-    columns, least = kernel.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if problem.out_bytes == ELEMENT_BYTES:
         return
+    columns, least = kernel.chunk_columns(problem.out_bytes), hopper.WGMMA_N_STEP
     if columns % least:
         need = least * problem.out_bytes // ELEMENT_BYTES
         fix = f"take epi_n {need} or more"
