@@ -3,10 +3,11 @@
     python -m benchmarks.menu curve      loss against size: results/measurements/menu.csv and menu.svg
     python -m benchmarks.menu choose > FILE         a menu, whatever is shipped
     python -m benchmarks.menu exchange > FILE       the shipped one, some kernels exchanged by later rows
+    python -m benchmarks.menu extend > FILE         the shipped one, and more kernels
     python -m benchmarks.menu fp8 > FILE            more kernels, for FP8 alone
 
 FILE becomes hopper_gemm/model/menu.json, or fp8.json there, once it is whole: the program reads them. What is shipped
-was chosen, and then exchanged once.
+was chosen, exchanged twice and extended.
 
 Problems: those of the tuned table's isolated bursts, of maps and of drawn lists that were measured and are not held
 out, divided by a seed: one half chooses, the other judges; and problems of sweeps/shapes/map.toml that are not held
@@ -15,8 +16,9 @@ out, and some drawn by seeds (benchmarks/fresh.py).
 Speeds, as a share of the best known of a problem, never above 1:
 
 * measured: the best speedup among the recorded ways to launch a binary, over the best recorded;
-* not measured: the model's prediction, calibrated on the problem's own rows within 15 % of its best (their median ratio
-  of measured to predicted) less one standard deviation of these, so that no menu profits from what nobody measured;
+* not measured: the prediction of the model and its trees, calibrated on the problem's own rows within 15 % of its best
+  (their median ratio of measured to predicted) less one standard deviation of these, so that no menu profits from what
+  nobody measured;
 * on a problem of the map, the prediction over the best prediction of all binaries.
 
 A binary's worth is the sum over problems of the logarithm of the best share. Three groups weigh: what was measured;
@@ -43,10 +45,11 @@ from typing import Any, Literal, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, drawn, drawn_in_fp8
+from benchmarks.fresh import LAST_SEEDS, drawn, drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
+from hopper_gemm.model.correction import features, is_learnt, shipped
 from hopper_gemm.model.kernel import Kernel, resolve
 from hopper_gemm.model.legality import is_legal, pair_reasons
 from hopper_gemm.model.lookup import without_pdl
@@ -63,8 +66,8 @@ from hopper_gemm.tune.study.shapes import expected_seconds, read_shapes
 from hopper_gemm.tune.tables.style import EVEN, OURS, SERIES, STYLE, THEIRS, save
 
 SEED = 27
-SIZES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384)
-SIZE, OF_FP8 = 256, 32
+SIZES = (16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 344, 384, 448)
+SIZE, OF_FP8 = 344, 48
 """Binaries of the menu: see results/measurements/menu.csv; and of those for FP8 alone."""
 
 NEAR = 0.15
@@ -213,7 +216,7 @@ def searched(fp8: bool = False) -> dict[Case, Searched]:
     rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
         kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
-        also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in (*LAST_SEEDS, LAST_OF_FP8)
+        also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in LAST_SEEDS
         if not kind or not (also or kind == "h200"):
             continue
         for row in read_study(folder).stage("sweep", "final", "map"):
@@ -236,11 +239,12 @@ def summary(case: Case, configs: Mapping[Kernel, Sequence[tuple[float, float]]])
     speeds = {config: median(speed for speed, _ in values) for config, values in configs.items()}
     baseline = median(us for values in configs.values() for _, us in values)
     best = max(speeds.values())
-    near = [
-        np.log(baseline / speed / (predict(config, *case).seconds * 1e6))
-        for config, speed in speeds.items()
-        if speed > best * (1 - NEAR)
-    ]
+    close = [config for config, speed in speeds.items() if speed > best * (1 - NEAR)]
+    what = [predict(config, *case) for config in close]
+    expected = np.array([one.seconds * 1e6 for one in what])
+    if is_learnt(case.problem):
+        expected *= shipped()([features(Fixed(config), one, *case) for config, one in zip(close, what, strict=True)])
+    near = np.log(baseline / np.array([speeds[config] for config in close]) / expected)
     shares: dict[Kernel, float] = defaultdict(float)
     for config, speed in speeds.items():
         if type(config) is Kernel:
@@ -255,7 +259,7 @@ def predicted(kernels: Sequence[Kernel], cases: Sequence[Case]) -> np.ndarray:
     ways = [(number, way) for number, kernel in enumerate(kernels) for way in launches(kernel)]
     offers_on = {chip: offers_of(ways, chip) for chip in {case.chip for case in cases}}
     for row, (problem, chip) in zip(table, cases, strict=True):
-        offers = offers_on[chip]
+        offers, figures = offers_on[chip], dict[int, tuple[float, ...]]()
         for kind, least in KINDS.items():
             if kind not in offers or (least and row.min() < least):
                 continue
@@ -264,7 +268,12 @@ def predicted(kernels: Sequence[Kernel], cases: Sequence[Case]) -> np.ndarray:
                     break
                 if not pair_reasons(fixed.kernel, problem):
                     way = Fixed(behind_padding(fixed.kernel, problem)) if problem.padded else fixed
-                    row[number] = min(row[number], predict_fixed(way, problem, chip).seconds)
+                    what = predict_fixed(way, problem, chip)
+                    if what.seconds < row[number]:
+                        row[number], figures[number] = what.seconds, features(way, what, problem, chip)
+        near = [number for number in figures if row[number] < BEHIND * row.min()]
+        if near and is_learnt(problem):
+            row[near] *= shipped()([figures[number] for number in near])
     return table
 
 
@@ -363,6 +372,14 @@ def menu_of(size: int) -> list[Kernel]:
     return [kernels[index] for index in greedy(table, weights(len(tuned), fitted), size)]
 
 
+def extended_menu() -> list[Kernel]:
+    """The shipped menu with the kernels that add most to it, up to :data:`SIZE`."""
+    kernels, tuned, fitted, table = data()
+    have = len(binaries())  # the first of what is offered
+    added = greedy(table, weights(len(tuned), fitted), SIZE - have, have)
+    return [*binaries(), *(kernels[index] for index in added)]
+
+
 def of_fp8() -> list[Kernel]:
     """The binaries that add most to the menu for FP8."""
     kernels, tuned = offered(fp8=True), sorted(searched(fp8=True), key=str)
@@ -454,10 +471,12 @@ def curve_text(rows: Sequence[Mapping[str, float]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def main(what: Literal["curve", "choose", "exchange", "fp8"]) -> None:
+def main(what: Literal["curve", "choose", "exchange", "extend", "fp8"]) -> None:
     """Print a menu, or the kernels for FP8; or write the curve, and its picture."""
     if what != "curve":
-        chosen = {"choose": lambda: menu_of(SIZE), "exchange": exchanged_menu, "fp8": of_fp8}[what]()
+        chosen = {"choose": lambda: menu_of(SIZE), "exchange": exchanged_menu, "extend": extended_menu, "fp8": of_fp8}[
+            what
+        ]()
         print(text_of(chosen), end="")
         return
     rows, path = curve(), suite_file().parents[2] / "results/measurements/menu.csv"

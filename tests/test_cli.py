@@ -389,8 +389,8 @@ TUNED = "results/h100/suite-tuned-on-h100"
     ("asked", "folder", "against", "said"),
     [
         (("--against", "cublas", *FP8_LIST), "results/h100/fp8-row-tuned", ["cublas"], ""),
-        ((), f"{TUNED}, {TUNED}-second", ["cublas", "heuristics"], ""),
-        (("--against", "cublas"), f"{TUNED}, {TUNED}-second", ["cublas"], ""),
+        ((), f"{TUNED}, {TUNED}-second, {TUNED}-third", ["cublas", "heuristics"], ""),
+        (("--against", "cublas"), f"{TUNED}, {TUNED}-second, {TUNED}-third", ["cublas"], ""),
         (("--against", "cublas,heuristics", "--from", TUNED), TUNED, ["cublas", "heuristics"], ""),
         (("--against", "cublas,cublaslt"), "results/h200/suite", ["cublas", "cublaslt"], ""),
         (("--from", TUNED), TUNED, ["cublas", "heuristics"], ""),
@@ -414,7 +414,7 @@ def test_the_comparison_with_most_of_the_list_and_its_baselines_is_shown(asked, 
 
 
 def test_a_replay_without_options_has_the_first_figure_of_the_readme():
-    """The mean of both boards, with its interval."""
+    """The mean of all boards, with its interval."""
     (first,) = re.findall(r"\| isolated \| \*\*(.+?)\*\* (\[.+?\])", (ROOT / "README.md").read_text())[:1]
     done = run("compare", "--backend", "replay", "--shapes", "sweeps/shapes/suite.toml")
     assert f"- cublas, isolated: {' '.join(first)} over 24 problems" in done.stdout

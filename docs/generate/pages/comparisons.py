@@ -44,8 +44,8 @@ from hopper_gemm.tune.tables.pivot import config_of, interval, markdown, problem
 
 Record = Mapping[str, Any]
 
-ON_H100S = ("suite-tuned-on-h100", "suite-tuned-on-h100-second")
-"""The suite on two boards of NVIDIA H100s, by entries that were tuned on a third."""
+ON_H100S = ("suite-tuned-on-h100", "suite-tuned-on-h100-second", "suite-tuned-on-h100-third")
+"""The suite on three boards of NVIDIA H100s, by entries that were tuned on another."""
 
 ON_H200S = ("suite-beside-lists", "suite-beside-lists-second")
 """The suite on two boards of NVIDIA H200s, by this version, beside cuBLASLt's heuristic lists."""

@@ -81,7 +81,7 @@ def recorded(
 ) -> Study:
     """Return the comparison in the folder, else the recorded one with most of the problems, then with most baselines:
     of studies with the given names, tuned and not archived, those of H100s before others, the newest first, then of
-    folders with such a name. The first wins a tie; the same comparison on other boards of that kind is added to it.
+    folders with such a name. The first wins a tie; what the same kernels had on other boards of that kind is added.
     Rows of other problems, baselines (None: any), regimes and contexts (``mode``) are left out. ResultsError if no
     folder has a matching row."""
     by_name = [path for name in names for path in recorded_folders(name)]
@@ -90,22 +90,24 @@ def recorded(
     newest = sorted(tuned, key=lambda at: str(origins[at]["created"]), reverse=True)
     by_study = sorted(newest, key=lambda at: slug(origins[at]["gpu"]["name"]) != "h100")
     names_against = AGAINST if against is None else against
-    wanted, studies = {(problem, name, *mode) for problem in problems for name in names_against}, []
+    wanted = {(problem, name, *mode) for problem in problems for name in names_against}
+    found: dict[Path, Study] = {}
     for path in [folder] if folder else dict.fromkeys([*by_study, *by_name]):
         if "config" not in read_provenance(path)["spec"]:
             continue  # a map, whose thousands of rows are no comparison
         study = read_study(path)
         rows = tuple(row for row in study.stage("compare") if _compared(row.point) in wanted)
         provenance = {**study.provenance, "source": "replayed", "replayed_from": shown(path)}
-        studies.append(replace(study, rows=rows, provenance=provenance))
-    compared = [{_compared(row.point) for row in study.rows} for study in studies]
+        found[path] = replace(study, rows=rows, provenance=provenance)
+    compared = [{_compared(row.point) for row in study.rows} for study in found.values()]
     counts = [(len({problem for problem, *_ in pairs}), len(pairs)) for pairs in compared]
     if not any(compared):
         what = f"{len(problems)} problems" if len(problems) > 1 else problem_label(problems[0])
         what += f" with {', '.join(names_against)}" * (against is not None) + f" in {', '.join(mode)}"
         raise ResultsError(f"no comparison of {what} is recorded; measure it with --backend cuda")
-    best = studies[counts.index(max(counts))]
-    boards = [study for study in reversed(studies) if study.rows and _setting(study) == _setting(best)]
+    best = [*found.values()][counts.index(max(counts))]
+    same = {at for at, of in found.items() if of is best or (at in tuned and _setting(of) == _setting(best))}
+    boards = [of for at, of in reversed(found.items()) if at in same and of.rows]
     rows = tuple(row for study in boards for row in study.rows)
     told: dict[str, Any] = {"replayed_from": ", ".join(study.provenance["replayed_from"] for study in boards)}
     told["boards"] = [*dict.fromkeys(board for row in rows if row.ok for board in row.board.split())]
@@ -113,8 +115,9 @@ def recorded(
 
 
 def _setting(study: Study) -> tuple[Any, ...]:
-    """Return what two comparisons share that differ in their boards alone: question, kernel's sources, kind of GPU."""
-    return *(study.provenance[name] for name in ("study", "spec", "kernel")), slug(study.provenance["gpu"]["name"])
+    """Return what two comparisons share that differ in their boards or days alone: question, kind of GPU, kernels."""
+    told, ran = study.provenance, {(row.point.problem, row.point.config) for row in study.rows}
+    return told["study"], told["spec"], slug(told["gpu"]["name"]), ran
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -95,6 +95,7 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
     assert counts == {
         "suite-tuned-on-h100": 24,
         "suite-tuned-on-h100-second": 24,
+        "suite-tuned-on-h100-third": 24,
         "suite": 24,
         "suite-beside-lists": 24,
         "suite-beside-lists-second": 24,
@@ -105,8 +106,8 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "fp8-blocks-tuned": 24,
         "suite-chained-on-h100": 24,
         "steady-on-h100": 1,
-        "fresh-24": 60,
-        "fresh-25": 60,
+        "fresh-26": 60,
+        "fresh-27": 60,
         "drawn-again": 13,
         "map-held-out": 134,
     }
