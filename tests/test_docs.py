@@ -66,6 +66,23 @@ def test_the_generated_parts_of_the_docs_are_current():
 SOURCES = tomllib.loads((ROOT / "docs/figures.toml").read_text())
 
 
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head():
+    """A renderer drops what is beyond the head, and shows the rest under other columns."""
+    tables = [
+        (path.name, table.splitlines())
+        for path in generator.pages()
+        for table in re.findall(r"(?:^\|.*\n?)+", path.read_text(), re.M)
+    ]
+    assert len(tables) > 50
+    uneven = {(name, head) for name, (head, *rows) in tables if {*map(cells_of, rows)} - {cells_of(head)}}
+    assert uneven == set()
+
+
+def cells_of(line: str) -> int:
+    """Number of cells of a table's line; a bar in code or behind a backslash parts none."""
+    return len(re.sub(r"`[^`]*`|\\\|", "", line).strip().strip("|").split("|"))
+
+
 def test_a_figure_outside_generated_parts_has_its_source():
     """docs/figures.toml names it: a file, an address, a count, or that it is a setting or was expected."""
     found = {path.name: figures(path.read_text()) for path in generator.pages()}

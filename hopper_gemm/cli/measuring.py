@@ -265,8 +265,9 @@ def compare(
         words = [*(["steady"] if regime == "steady" else []), *unusual]
         plain = [options.titled(stem, problems) for stem in lists]
         stems = [*("-".join([stem, *words]) for stem in plain), *plain * (config == "tuned")]
-        study = recorded_comparison(stems, problems, names if against else None, (regime, context), recorded)
-        if against and (absent := {*names} - {row.point.against for row in study.rows}):
+        wanted = None if against is None else names
+        study = recorded_comparison(stems, problems, wanted, (regime, context), recorded)
+        if absent := {*(wanted or ())} - {row.point.against for row in study.rows}:
             stderr(f"{', '.join(sorted(absent))} is not recorded there; --from names another folder")
         show(view(study), "json" if as_json else None, long=long)
         return

@@ -141,7 +141,7 @@ def suite_configs(name: str) -> dict[str, Kernel]:
 @cache
 def kept_entries() -> dict[str, Ratio]:
     """Return by problem the speed of an H200's entry of the suite over that of an H100's, both on H100s: of each the
-    mean over torch.mm of two boards, no board twice."""
+    mean over torch.mm of all boards, no board twice."""
     kept = {}
     for problem in over(ON_H100S[0]):
         there, own = (
