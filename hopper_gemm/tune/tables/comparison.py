@@ -115,8 +115,10 @@ def recorded(
 
 
 def _setting(study: Study) -> tuple[Any, ...]:
-    """Return what two comparisons share that differ in their boards or days alone: question, kind of GPU, kernels."""
-    told, ran = study.provenance, {(row.point.problem, row.point.config) for row in study.rows}
+    """Return what two comparisons share that differ in their boards or days alone: question, kind of GPU, and the
+    machine code that ran each config."""
+    told = study.provenance
+    ran = {(row.point.problem, row.point.config, row.figures.get("code")) for row in study.rows if row.ok}
     return told["study"], told["spec"], slug(told["gpu"]["name"]), ran
 
 

@@ -8,10 +8,11 @@ from math import log
 import pytest
 
 from hopper_gemm.lab.guard.baseline import RecordedBaseline
+from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.tune.measure.baselines import BASELINES
 from hopper_gemm.tune.study.reader import read_study
 from hopper_gemm.tune.study.spec import AGAINST
-from hopper_gemm.tune.tables.comparison import as_published, cells, compare_page, geometric_mean, means
+from hopper_gemm.tune.tables.comparison import as_published, cells, compare_page, geometric_mean, means, recorded
 from tests.tune.tables.making import row, write_study
 
 
@@ -49,6 +50,23 @@ def test_the_interval_of_a_mean_holds_for_other_boards_and_narrows_with_the_prob
     assert (single.low, single.high) == (as_published(record).low, as_published(record).high)
     assert log(mean.speedup / mean.low) == pytest.approx(log(single.speedup / single.low) / 2)
     assert log(mean.high / mean.speedup) == pytest.approx(log(single.high / single.speedup) / 2)
+
+
+def test_a_recorded_board_counts_only_with_the_same_machine_code(tmp_path, monkeypatch):
+    """Changed sources make another kernel of the same config. A failed row has no machine code, and does not count."""
+    for module in ("study.reader", "study.files", "tables.comparison"):
+        monkeypatch.setattr(f"hopper_gemm.tune.{module}.results_root", lambda: tmp_path)
+    failed = cell(512, "cublaslt", status="timeout", board="other")
+    boards = {
+        "older": [cell(512, code="b", board="older")],
+        "other": [cell(512, code="a", board="other"), failed],
+        "newest": [cell(512, code="a", board="newest")],
+    }
+    for day, (board, rows) in enumerate(boards.items(), start=1):
+        about = {"spec": {"config": "tuned"}, "created": f"2026-11-0{day} 08:00 UTC"}
+        write_study(tmp_path / "h200" / board, *rows, **about)
+    found = recorded(["s"], [GemmProblem(512, 512, 512)], None, ("burst", "isolated"), None)
+    assert found.provenance["boards"] == ["other", "newest"]
 
 
 def test_a_geometric_mean_passes_over_what_is_missing():
