@@ -493,7 +493,8 @@ def groups(name: str = "groups", opening: str = "") -> str:
 
 
 def fresh() -> str:
-    """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth."""
+    """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth; and
+    which problems of the last seeds were among those of earlier ones, to which the trees are fitted."""
     header = (
         "seed",
         "GPU",
@@ -507,14 +508,28 @@ def fresh() -> str:
     )
     folders = sorted(results_root().glob("*/fresh-[0-9]*"), key=lambda folder: int(folder.name.removeprefix("fresh-")))
     lines, last = [], list[tuple[str, Mapped]]()
+    fitted, judging = set[GemmProblem](), list[list[Mapped]]()
     for folder in folders:
         seed, study = int(folder.name.removeprefix("fresh-")), read(folder)
         kinds = {problem: kind for kind, problem in drawn(seed)}
         last = [(kinds[point.problem], point) for point in mapped(study.stage("map"))]
+        if folder.name in LAST_SEEDS:
+            judging.append([point for _, point in last])
+        else:
+            fitted |= {point.problem for _, point in last}
         link = f"[{seed}](../results/{folder.parent.name}/{folder.name}/map.md)"
         lines.append((link, study.provenance["gpu"]["name"], *_worth([point for _, point in last])))
     rows = [(kind, *_worth([point for name, point in last if name == kind])) for kind in KINDS]
-    return f"{markdown(header, lines)}\n\n{markdown(('of the last seed', *header[2:]), rows)}"
+    again = [problem_label(point.problem) for points in judging for point in points if point.problem in fitted]
+    unseen = (mean_figure(pick_of(point) for point in points if point.problem not in fitted) for points in judging)
+    seeds = " and ".join(name.removeprefix("fresh-") for name in LAST_SEEDS)
+    repeated = wrapped(
+        f"Of the {sum(map(len, judging))} problems of seeds {seeds}, {len(again)} had been drawn by earlier seeds too, "
+        f"in the same layouts, and took part in the fit: {', '.join(again)}. Without them the picks have "
+        f"{' and '.join(unseen)}."
+    )
+    tables = markdown(header, lines), markdown(("of the last seed", *header[2:]), rows)
+    return "\n\n".join([*tables, *[repeated] * bool(again)])
 
 
 def trees() -> str:
