@@ -216,6 +216,21 @@ def test_the_exit_code_is_1_only_where_something_needed_is_missing(monkeypatch, 
     assert json.loads(capsys.readouterr().out)[0]["needed"] == ">=1"
 
 
+def test_without_a_gpu_and_its_name_a_command_assumes_an_h100_and_says_so(monkeypatch, capsys):
+    """Tables, memory and picks are those of one kind of GPU."""
+    monkeypatch.setattr(doctor, "kind_here", lambda: None)
+    texts = []
+    for option in ([], ["--gpu", "h100"]):
+        app(["explain", "136", "4104", "4096", *option], standalone_mode=False)
+        texts.append(capsys.readouterr().out.splitlines())
+    assert [line for line in texts[0] if line not in texts[1]] == [
+        "  GPU         h100 is assumed: no Hopper GPU is here, and --gpu names none"
+    ]
+    assert texts[0][-1].endswith("no tuned table of h100 has 136x4104x4096")
+    monkeypatch.setattr(doctor, "kind_here", lambda: "h200")
+    assert (doctor.kind_of(None), doctor.assumed(None), doctor.assumed("h100")) == ("h200", "", "")
+
+
 def test_a_kind_that_is_named_is_one_whose_chip_is_recorded_or_that_of_the_gpu_here(monkeypatch):
     """Its chip is as the driver says here, as recorded elsewhere; of another architecture there is none."""
     monkeypatch.setattr(doctor, "kind_here", lambda: "h20")

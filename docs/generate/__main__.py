@@ -465,8 +465,13 @@ KEPT = {
 """Lines of an output that its page shows beside the first, by their first word; of a part that is not here, all."""
 
 
+OF_THIS_STORE = ("  compiled ", "  code ")
+"""How lines begin that say what this machine has compiled."""
+
+
 def ran(command: str, kept: tuple[str, ...] = ()) -> str:
-    """A command and what it prints on stdout, as a block; a folder that it writes is shown as OUT."""
+    """A command and what it prints on stdout, as a block, without :data:`OF_THIS_STORE`; a folder that it writes is
+    shown as OUT."""
     from typer.testing import CliRunner
 
     from hopper_gemm.cli import app
@@ -476,7 +481,8 @@ def ran(command: str, kept: tuple[str, ...] = ()) -> str:
         done = CliRunner().invoke(app, words)
         if done.exit_code != 0:
             raise RuntimeError(f"hopper-gemm {command} ended with {done.exit_code}: {done.stderr}")
-        told = done.stdout.replace(f"{folder}/study", "OUT").rstrip()
+        lines = done.stdout.replace(f"{folder}/study", "OUT").rstrip().splitlines()
+        told = "\n".join(line for line in lines if not line.startswith(OF_THIS_STORE))
     if kept:
         first, *rest = told.splitlines()
         told = "\n".join([first, *(line for line in rest if line.split()[0] in kept), "  ..."])

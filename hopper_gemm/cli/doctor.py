@@ -31,6 +31,9 @@ DRIVER, DRIVER_CUDA = "580", "13.0"
 PREBUILD = "hopper-gemm prebuild --menu"
 """Makes both the machine code of the menu and the extension of torch."""
 
+ASSUMED = "h100"
+"""Kind of GPU that a command assumes where there is none and ``--gpu`` names none."""
+
 NO_GPU = "run on a machine with an H100 or H200 to multiply or measure; explain, table and replays need no GPU"
 
 
@@ -214,20 +217,25 @@ def kind_here() -> str | None:
         return None
 
 
-def kind_of(gpu: str | None) -> str | None:
-    """Return the kind of GPU that ``--gpu`` names; without it that of the local GPU.
+def kind_of(gpu: str | None) -> str:
+    """Return the kind of GPU that ``--gpu`` names; without it that of the local GPU, and without one an H100.
 
     Raises:
         ValueError: neither the local GPU nor one of :data:`hopper_gemm.tune.limits.CHIPS`.
     """
     local = kind_here()
     if gpu is None:
-        return local
+        return local or ASSUMED
     kind, allowed = slug(gpu), dict.fromkeys((*CHIPS, *([local] if local else [])))
     if kind not in allowed:
         names = ", ".join(allowed)
         raise ValueError(f"--gpu must be one of {names} but got {gpu!r}; on other architectures matmul runs torch.mm")
     return kind
+
+
+def assumed(gpu: str | None) -> str:
+    """Return in words that :func:`kind_of` assumes a kind of GPU; empty where ``--gpu`` names it or one is here."""
+    return "" if gpu or kind_here() else f"{ASSUMED} is assumed: no Hopper GPU is here, and --gpu names none"
 
 
 def chip_here(kind: str | None, sms: int | None = None) -> Chip:

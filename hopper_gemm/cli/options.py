@@ -68,7 +68,7 @@ BatchInvariant = Annotated[
     bool, Option("--batch-invariant", help="A row's bits may not depend on the other rows, as matmul's argument.")
 ]
 Kind = Annotated[
-    str | None, Option("--gpu", help="Kind of GPU: h100 or h200 (SXM), or the one here. Default: the one here.")
+    str | None, Option("--gpu", help="h100, h200 (SXM) or the GPU here. Default: the GPU here; without one h100.")
 ]
 Sms = Annotated[int | None, Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
 Sizes = Annotated[list[int] | None, Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]

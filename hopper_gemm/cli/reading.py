@@ -144,10 +144,10 @@ def explain(
     """Explain what matmul runs for a problem, and what limits it.
 
     With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
-    takes of an SM, what the chip allows. Of a kernel that is compiled it also says registers, spills and instructions;
-    not with --gpu, except as JSON. No GPU is needed.
+    takes of an SM, what the chip allows. Of a kernel that is compiled here it also says where it lies, its registers,
+    spills and instructions. No GPU is needed.
     """
-    from hopper_gemm.cli.doctor import chip_here, kind_of
+    from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import report_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
     from hopper_gemm.model.grouped import GroupedProblem
@@ -198,26 +198,30 @@ def explain(
     print(spell("\n".join([title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest])))
     if not explanation["legal"]:
         return
-    source = f"from the menu: no tuned table of {kind or 'any GPU'} has {problem}"
+    if assumption := assumed(gpu):
+        print(f"  GPU         {assumption}")
+    source = f"from the menu: no tuned table of {kind} has {problem}"
     if served.entry is not None and served.table is not None:
         source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names
             source += f", measured on an {served.entry.gpu}"
     seconds = predicted(served.config).seconds
     other = f"{served.config}, {seconds * 1e6:.1f} us predicted; " if settings else "this; "
+    if considered:
+        print("  considered  by the time expected: the model's, corrected by recorded launches of its kind, if any")
     for candidate, seconds, prediction in considered:
-        us = f"{seconds * 1e6:.1f} us, by the model {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
+        us = f"{seconds * 1e6:.1f} us, by the model alone {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
         print(spell(f"  considered  {us}: {candidate}"))
-    if gpu is None and not problem.is_fp8:  # of another GPU the kernel is not called here
+    if not problem.is_fp8:
         waits = batch_invariant or groups
         meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
         missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
         print(f"  compiled    {f'in the {found}' if found else missing}")
-    if gpu is None and report is not None:
+    if report is not None:
         spills = f"{report.stack_bytes} B of stack, {report.local_loads} loads, {report.local_stores} stores"
         counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma"
         print(f"  code        {report.registers} registers a thread at launch; spills: {spills}; {counted}")
-    elif gpu is None:
+    else:
         compiles = "a call with this config=" if settings else "the first call" if groups else "hopper-gemm prebuild"
         print(f"  code        registers, spills and instructions are known once it is compiled, by {compiles}")
     print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
@@ -368,7 +372,7 @@ def prebuild(
     of these alone. First calls then load a kernel instead of compiling it; what was compiled stays if the command is
     stopped. No GPU is needed.
     """
-    from hopper_gemm.cli.doctor import chip_here, kind_of
+    from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import usage
     from hopper_gemm.compiler.store import KernelStore, default_store
     from hopper_gemm.model.problem import BLOCK, GemmProblem
@@ -395,6 +399,8 @@ def prebuild(
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
+        if assumption := assumed(gpu):
+            print(assumption)
         what = f"of menu and tables{of_part}" if menu else f"serve {len(problems)} problems"
         held = usage(KernelStore(default_store()))
         print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")

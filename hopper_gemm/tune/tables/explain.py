@@ -33,8 +33,8 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
     * sms, tiles, waves, wave_efficiency: of the GPU; output tiles, their waves over the SMs, the useful share of those;
     * flop_per_smem_byte, smem_read_bytes_per_flop: arithmetic intensity of the tile; what wgmma reads back;
     * memory_rate: bytes a second that a copy moves in the GPU's memory;
-    * limit_us, predicted_us: of memory, or of the tensor cores at the power cap's rate, the longer, which a burst may
-      beat; what the model expects of a config that can run;
+    * limit_us, predicted_us: of memory as a copy moves it, or of the tensor cores at the power cap, the longer, which
+      reads alone or a burst may beat; what the model expects of a config that can run, in a burst;
     * paced_by: the resource that limits a stage by that model: math, load, l2 or ring.
     """
     kernel = resolve(config)
@@ -98,7 +98,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         f"  wgmma       {facts['wgmma']} per consumer and stage",
         f"  waves       {facts['tiles']} tiles in {facts['waves']} waves of {facts['sms']} SMs, {useful}",
         f"  intensity   {facts['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
-        f"  limit       {facts['limit_us']:.1f} us: memory at {facts['memory_rate'] / 1e12:.2f} TB/s, "
-        "or tensor cores at the power cap, which a burst beats",
-        f"  predicted   {facts['predicted_us']:.1f} us, paced by {facts['paced_by']}",
+        f"  limit       {facts['limit_us']:.1f} us sustained: memory at {facts['memory_rate'] / 1e12:.2f} TB/s, "
+        "as a copy, or tensor cores at the power cap; no bound, since reads alone and bursts may be faster",
+        f"  predicted   {facts['predicted_us']:.1f} us in a burst, by the model, paced by {facts['paced_by']}",
     ]
