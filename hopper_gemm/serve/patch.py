@@ -108,12 +108,11 @@ def _torch_alone(x: Any, weight: Any, bias: Any) -> bool:
             return True
     if x.layout != torch.strided or x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         return True
-    device, dtype = x.device, x.dtype
-    if weight.numel() == 0 or weight.device != device or (bias is not None and bias.device != device):
+    if weight.numel() == 0 or weight.device != x.device or (bias is not None and bias.device != x.device):
         return True
     if (target := autocast_type(x)) is not None:
         return target not in DTYPES or not {tensor.dtype for tensor in given} <= {torch.float32, *DTYPES}
-    return dtype not in DTYPES or weight.dtype != dtype or (bias is not None and bias.dtype != dtype)
+    return x.dtype not in DTYPES or weight.dtype != x.dtype or (bias is not None and bias.dtype != x.dtype)
 
 
 @dataclass(frozen=True)
@@ -152,6 +151,8 @@ class Patch:
                 check_device(device)
             except UnsupportedError:
                 end = f"are replaced; torch multiplies on {device}, which is no Hopper GPU"
+        cast = sum(module.weight.dtype == torch.float32 for module in self.modules)
+        end = f"({cast} of float32, only within torch.autocast) " * bool(cast) + end
         lines = [f"{count} of {len(self.layers)} linear layers {end}; weights are (n, k), out_features and in_features"]
         lines += [
             f"  {layer.name:{width}}  {layer.summary}: {'replaced' if layer.replaced else 'left'}, {layer.why}"
@@ -189,7 +190,8 @@ def patch(
     untuned layer is replaced: time it before by :func:`hopper_gemm.warmup`.
 
     Args:
-        model: changed in place; of bf16 or fp16, or of fp32 for use within ``torch.autocast``.
+        model: changed in place; of bf16 or fp16, or of fp32, whose replaced layers torch runs outside
+            ``torch.autocast``; a printed result counts them apart.
         batch_invariant: True: all layers, and no row of a layer's output depends on the other rows; the model is left
             as it is if that cannot be. Norms and attention are the model's own.
         tokens: rows of the activations that count; by default all that have an entry.

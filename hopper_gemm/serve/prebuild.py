@@ -81,7 +81,7 @@ def prebuild(
         problems: :class:`hopper_gemm.GemmProblem`, or (m, n, k) of bf16 operands, both contiguous along k; with a
             finish as a pair: ``hopper_gemm.Epilogue(bias=True, activation="gelu")`` for such a ``linear``,
             ``hopper_gemm.Epilogue(activation="silu", gated=True)`` for ``swiglu``, whose n is that of ``w_gate_up``.
-        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled, 256 at
+        menu: element types and layouts, such as ("bf16", "kk"), of which every kernel of the menu is compiled, 344 at
             most, and those of tuned tables; with a finish as a third element those that serve it, for gated layers with
             some of their own; or a problem of FP8 or of groups, whose sizes do not matter, for all of its kind.
             :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
@@ -113,9 +113,7 @@ def prebuild(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be 1 or more but got {workers}")
     menu = listed("menu", menu, "(element type, layouts)")
-    for types in menu:
-        if isinstance(types, GemmProblem):
-            continue
+    for types in [part for part in menu if not isinstance(part, GemmProblem)]:
         size = len(types) if isinstance(types, tuple | list) else 0
         if size != 2 and not (size == 3 and isinstance(types[2], Epilogue)):
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")

@@ -141,6 +141,8 @@ def test_a_model_of_fp32_multiplies_in_the_type_of_autocast(recorded):
         assert {layer.why for layer in done.layers} == {
             "untuned: the model picks, hopper_gemm.warmup times; within torch.autocast"
         }
+        apart = f"({len(done.layers)} of float32, only within torch.autocast)"
+        assert str(done).startswith(f"{len(done.layers)} of {len(done.layers)} linear layers {apart} ")
         found = model(x)
     assert found.dtype == expected.dtype == torch.bfloat16
     assert near(found, expected)
