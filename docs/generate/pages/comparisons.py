@@ -82,11 +82,11 @@ def kernel_of(*names: str) -> str:
 
 
 FP8_TUNED = {
-    "fp8-tuned": "one scale",
-    "fp8-row-tuned": "scales of rows, promoted sums, one untuned",
-    "fp8-blocks-tuned": "scales of blocks",
+    "fp8-tuned": "tuned, one scale",
+    "fp8-row-tuned": "tuned but for one, scales of rows, promoted sums",
+    "fp8-blocks-tuned": "tuned, scales of blocks",
 }
-"""Comparisons of FP8 by tuned configs, and their scales in words."""
+"""Comparisons of FP8 by tuned configs, and their scales in words; untuned ones stand in docs/ways.md."""
 
 MARKED: dict[str, Callable[[Row], bool]] = {
     **dict.fromkeys((*ON_H100S, "suite-chained-on-h100", "steady-on-h100", *FP8_TUNED), lambda row: True),
