@@ -519,8 +519,8 @@ def test_store_tells_where_kernels_lie_and_clears_them_alone(monkeypatch, tmp_pa
     report = CubinReport(168, 0, 0, 0, 8, 3, 2, 4, 500, "0" * 64)
     KernelStore(folder).put(KernelId.of(GemmConfig(), GemmProblem(8, 8, 8)), b"x" * 200_000, report)
     (folder / "mine.txt").write_text("mine")
-    assert run("store").stdout == f"{folder}: 1 kernels, 0.2 MB\n"
-    assert run("store", "--clear").stdout == f"removed 1 kernels, 0.2 MB from {folder}\n"
+    assert run("store").stdout == f"{folder}: 1 kernel, 0.2 MB\n"
+    assert run("store", "--clear").stdout == f"removed 1 kernel, 0.2 MB from {folder}\n"
     assert json.loads(run("store", "--json").stdout) == empty
     assert (folder / "mine.txt").read_text() == "mine"
 

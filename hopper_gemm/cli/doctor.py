@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 
 from hopper_gemm.cli.machine import PROJECT, Machine, Mark, this_machine
-from hopper_gemm.cli.stored import names_shipped, usage
+from hopper_gemm.cli.stored import counted, names_shipped, usage
 from hopper_gemm.compiler.extension import COMPILERS, extension_name, extension_of
 from hopper_gemm.compiler.store import KernelStore, default_store, entry_digest, numbers_of, tested_here
 from hopper_gemm.lab.counters.profiler import ProfilerError, find_profiler
@@ -166,7 +166,7 @@ def _store() -> MachineFinding:
     except OSError as error:
         reason, _, fix = str(error).partition("; ")
         return MachineFinding("missing", "kernel store", reason, fix)
-    return MachineFinding("ok", "kernel store", f"{store.root}, {usage(store).kernels} kernels")
+    return MachineFinding("ok", "kernel store", f"{store.root}, {counted(usage(store).kernels, 'kernel')}")
 
 
 def _machine_code(facts: Machine, among: Sequence[Table]) -> list[MachineFinding]:

@@ -373,7 +373,7 @@ def prebuild(
     stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
-    from hopper_gemm.cli.stored import usage
+    from hopper_gemm.cli.stored import counted, usage
     from hopper_gemm.compiler.store import KernelStore, default_store
     from hopper_gemm.model.problem import BLOCK, GemmProblem
     from hopper_gemm.model.recipe import recipe_of
@@ -401,15 +401,15 @@ def prebuild(
     else:
         if assumption := assumed(gpu):
             print(assumption)
-        what = f"of menu and tables{of_part}" if menu else f"serve {len(problems)} problems"
-        held = usage(KernelStore(default_store()))
-        print(f"{done.kernels} kernels {what}, {done.compiled} compiled now: {default_store()}")
-        print(f"it holds {held.kernels} kernels, {held.bytes / 1e6:.1f} MB")
+        what = f"of menu and tables{of_part}" if menu else f"for {counted(len(problems), 'problem')}"
+        print(f"{counted(done.kernels, 'kernel')} {what}, {done.compiled} compiled now: {default_store()}")
+        print(f"it holds {usage(KernelStore(default_store()))}")
         if not done.extension:
             print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:
         config, reason = next(iter(done.failed.items()))
-        fail(f"{len(done.failed)} kernels could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
+        count = counted(len(done.failed), "kernel")
+        fail(f"{count} could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
 
 
 @command
@@ -430,8 +430,7 @@ def store(
     if as_json:
         print(json.dumps({"path": str(kernels.root), **asdict(usage), "cleared": clear}))
         return
-    what = f"{usage.kernels} kernels, {usage.bytes / 1e6:.1f} MB"
-    print(f"removed {what} from {kernels.root}" if clear else f"{kernels.root}: {what}")
+    print(f"removed {usage} from {kernels.root}" if clear else f"{kernels.root}: {usage}")
 
 
 @command

@@ -23,6 +23,14 @@ class Usage:
     kernels: int
     bytes: int
 
+    def __str__(self) -> str:
+        return f"{counted(self.kernels, 'kernel')}, {self.bytes / 1e6:.1f} MB"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in ``1 kernel`` and ``2 kernels``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
 
 def usage(kernels: KernelStore) -> Usage:
     """Kernels in a store now; none where there is no folder."""

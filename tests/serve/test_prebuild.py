@@ -241,7 +241,7 @@ def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path, extensio
     assert (done.returncode, told["kernels"], told["compiled"], told["failed"]) == (0, 1, 1, {})
     assert told["extension"]
     assert usage(KernelStore(default_store())).kernels == 1
-    assert "1 kernels serve 1 problems, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
+    assert "1 kernel for 1 problem, 0 compiled now" in run("prebuild", "64", "64", "64", "--layouts", "kn").stdout
 
 
 @pytest.mark.parametrize(
