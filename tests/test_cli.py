@@ -423,7 +423,7 @@ def test_a_replay_without_options_has_the_first_figure_of_the_readme():
 def test_explain_asks_the_stores_for_the_config_that_it_explains():
     done = run("explain", "4096", "4096", "4096", "--set", "tile_m=192", "--set", "tile_n=184", "--set", "k_depth=2")
     assert "in no store" in done.stdout
-    assert "instructions are known once it is compiled, by a call with this config=\n" in done.stdout
+    assert "instructions are known once it is compiled, by hopper-gemm prebuild with this --set\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,10 @@ Kind = Annotated[
     str | None, Option("--gpu", help="h100, h200 (SXM) or the GPU here. Default: the GPU here; without one h100.")
 ]
 Sms = Annotated[int | None, Option(min=1, help="SMs of the GPU. Default: of the one here, else 132.")]
+Settings = Annotated[
+    list[str] | None,
+    Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
+]
 Sizes = Annotated[list[int] | None, Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[RegimeName, Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[

@@ -124,10 +124,7 @@ def explain(
     m: options.M,
     n: options.N,
     k: options.K,
-    settings: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
-    ] = None,
+    settings: options.Settings = None,
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
     promote: options.Promote = 0,
@@ -222,7 +219,7 @@ def explain(
         counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma"
         print(f"  code        {report.registers} registers a thread at launch; spills: {spills}; {counted}")
     else:
-        compiles = "a call with this config=" if settings else "the first call" if groups else "hopper-gemm prebuild"
+        compiles = "the first call" if groups else "hopper-gemm prebuild" + " with this --set" * bool(settings)
         print(f"  code        registers, spills and instructions are known once it is compiled, by {compiles}")
     print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
 
@@ -347,6 +344,7 @@ def seal(
 @command
 def prebuild(
     sizes: options.Sizes = None,
+    settings: options.Settings = None,
     shapes: options.Shapes = None,
     dtype: Annotated[
         options.DtypeName | None, Option(help=f"{options.TYPES}. With --scales: e4m3, e5m2 ... Default: bf16.")
@@ -369,20 +367,22 @@ def prebuild(
 
     With --menu every kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all
     layouts, layers with the usual epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products
-    of these alone. First calls then load a kernel instead of compiling it; what was compiled stays if the command is
-    stopped. No GPU is needed.
+    of these alone. With --set the kernel of that config instead, for calls that name it. First calls then load a kernel
+    instead of compiling it; what was compiled stays if the command is stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
-    from hopper_gemm.compiler.store import KernelStore, default_store
+    from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+    from hopper_gemm.model.legality import reasons
     from hopper_gemm.model.problem import BLOCK, GemmProblem
     from hopper_gemm.model.recipe import recipe_of
-    from hopper_gemm.serve.prebuild import WHOLE_MENU
+    from hopper_gemm.serve.prebuild import WHOLE_MENU, build
     from hopper_gemm.serve.prebuild import prebuild as compile_ahead
+    from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.study.shapes import problems_of
 
-    if menu and (sizes or shapes):
-        raise ValueError("--menu stands for all problems of its --dtype and --layouts; leave out sizes and --shapes")
+    if menu and (sizes or shapes or settings):
+        raise ValueError("--menu stands for all of its --dtype and --layouts; leave out sizes, --shapes and --set")
     like = GemmProblem(16, 16, BLOCK)
     _, _, problems = ("", "", (like,)) if menu else problems_of(shapes, sizes or (), "burst")
     if menu or sizes:
@@ -393,13 +393,18 @@ def prebuild(
     parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()
     of_part = f" for {problems[0].dtype} {recipe_of(problems[0]) or problems[0].layouts}" * (menu and not whole)
     problems = () if menu else options.with_rule(problems, batch_invariant)
-    done = compile_ahead(
-        problems, menu=parts, context=context, gpu=kind, chip=chip_here(kind, sms), watch=paced(stderr)
-    )
+    if settings:
+        config = config_of(options.config_values(settings))
+        if refused := [f"{problem}: {reason}" for problem in problems for reason in reasons(config, problem)]:
+            raise ValueError("\n".join(refused))
+        done = build([*dict.fromkeys(KernelId.of(config, problem) for problem in problems)], watch=paced(stderr))
+    else:
+        chip = chip_here(kind, sms)
+        done = compile_ahead(problems, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
     if as_json:
         print(json.dumps({"store": str(default_store()), **asdict(done)}))
     else:
-        if assumption := assumed(gpu):
+        if not settings and (assumption := assumed(gpu)):
             print(assumption)
         what = f"of menu and tables{of_part}" if menu else f"for {counted(len(problems), 'problem')}"
         print(f"{counted(done.kernels, 'kernel')} {what}, {done.compiled} compiled now: {default_store()}")
@@ -408,8 +413,8 @@ def prebuild(
             print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:
         config, reason = next(iter(done.failed.items()))
-        count = counted(len(done.failed), "kernel")
-        fail(f"{count} could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
+        lost = counted(len(done.failed), "kernel")
+        fail(f"{lost} could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
 
 
 @command

@@ -28,6 +28,7 @@ from hopper_gemm.model.tuned import CONTEXTS
 from hopper_gemm.serve import EXTENSION
 from hopper_gemm.serve import prebuild as module
 from hopper_gemm.serve.kernels import default_config
+from hopper_gemm.tune.parameters import config_of
 from hopper_gemm.tune.study.shapes import problems_of
 from tests.command import run
 from tests.model.test_lookup import entry
@@ -266,6 +267,22 @@ def test_the_command_compiles_problems_as_they_are_given_and_those_of_a_list_as_
     )
     assert CliRunner().invoke(app, ["prebuild", "--gpu", "h200", *options]).exit_code == 0
     assert given == [problems]
+
+
+def test_the_command_compiles_a_config_that_is_set_unless_a_rule_refuses_it(monkeypatch, tmp_path):
+    given, done = [], module.Prebuilt(1, 1, {}, True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "build", lambda kernels, watch: given.append(kernels) or done)
+    sizes = ("64", "64", "64", "128", "64", "64")
+    assert CliRunner().invoke(app, ["prebuild", *sizes, "--set", "cluster=2x1", "--set", "unroll=true"]).exit_code == 0
+    config = config_of({"cluster_m": 2, "cluster_n": 1, "unroll": True})
+    assert given == [[KernelId.of(config, GemmProblem(64, 64, 64))]], "one kernel serves both"
+    refused = run("prebuild", *sizes[:3], "--set", "tile_m=100", "--set", "k_depth=64")
+    assert refused.returncode == 2
+    assert [line.split(": ")[:3] for line in refused.stderr.splitlines()] == [
+        ["hopper-gemm", "64x64x64", "tile_m"],
+        ["hopper-gemm", "64x64x64", "k_depth"],
+    ]
 
 
 def test_the_menu_brings_what_tuned_tables_serve_isolated_and_chained_and_with_an_epilogue():
