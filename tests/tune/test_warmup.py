@@ -303,7 +303,7 @@ def test_a_search_in_a_later_table_or_another_regime_serves_before_a_warm_up():
 
 
 def test_the_command_prints_what_was_timed(gpu, monkeypatch):
-    monkeypatch.setattr("hopper_gemm.tune.measure.device.find_hopper", lambda: None)
+    monkeypatch.setattr("hopper_gemm.cli.running.local_source", lambda *words: None)
     done = CliRunner().invoke(app, ["warmup", "264", "1048", "4096", "--json"])
     assert done.exit_code == 0, done.output
     (timed,) = json.loads(done.stdout)["timed"]
