@@ -177,7 +177,7 @@ def explain(
         considered = [Choice(one, prediction.seconds, prediction) for one, prediction in times]
     elif served.entry is None:
         considered = ranked(problem, CONSIDERED, chip)
-    found = None if problem.is_fp8 else compiled_in(KernelId.of(served.config if as_json else config, problem))
+    found = compiled_in(KernelId.of(served.config if as_json else config, problem))
     report = report_of(KernelId.of(config, problem))
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
@@ -209,11 +209,10 @@ def explain(
     for candidate, seconds, prediction in considered:
         us = f"{seconds * 1e6:.1f} us, by the model alone {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
         print(spell(f"  considered  {us}: {candidate}"))
-    if not problem.is_fp8:
-        waits = batch_invariant or groups
-        meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
-        missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
-        print(f"  compiled    {f'in the {found}' if found else missing}")
+    waits = batch_invariant or groups or settings or problem.is_fp8
+    meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
+    missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
+    print(f"  compiled    {f'in the {found}' if found else missing}")
     if report is not None:
         spills = f"{report.stack_bytes} B of stack, {report.local_loads} loads, {report.local_stores} stores"
         counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma"
