@@ -411,9 +411,9 @@ def prebuild(
         if not done.extension:
             print("the extension of torch is not there: hopper-gemm doctor says what it needs")
     if done.failed:
-        config, reason = next(iter(done.failed.items()))
+        name, reason = next(iter(done.failed.items()))
         lost = counted(len(done.failed), "kernel")
-        fail(f"{lost} could not be compiled, the first is {config}: {reason}", CHECK_FAILED)
+        fail(f"{lost} could not be compiled, the first is {name}: {reason}", CHECK_FAILED)
 
 
 @command
