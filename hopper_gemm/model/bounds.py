@@ -12,22 +12,30 @@ import numpy as np
 
 from hopper_gemm.model import hopper, predict
 from hopper_gemm.model.finish import Epilogue
-from hopper_gemm.model.kernel import MOVED_FROM
+from hopper_gemm.model.kernel import MOVED_FROM, Kernel
 from hopper_gemm.model.predict import FITTED, Fixed
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, clusters_at_once
 
 
 class LowerBounds:
-    """Bounds never above the seconds of :func:`.predict.predict`, and mostly equal, of kernels without stream-K.
-    What neighbours read counts as if they divided their patch evenly, a finish takes no time, and CTAs do not drift.
-    What the L2 passes on counts twice: the slowing of loads and an L2 that limit alike rises with it until it limits
-    most, and then falls, so that it is least at an end, where neighbours share evenly or not at all."""
+    """Bounds never above the seconds of :func:`.predict.predict`, and mostly equal, of kernels without stream-K; those
+    of one number are one binary. What neighbours read counts as if they divided their patch evenly, a finish takes no
+    time, and CTAs do not drift. What the L2 passes on counts twice: the slowing of loads and an L2 that limit alike
+    rises with it until it limits most, and then falls, so that it is least at an end, where neighbours share evenly or
+    not at all."""
 
-    def __init__(self, kernels: Sequence[Fixed], chip: Chip = SXM) -> None:
-        self._chip, columns = chip, [_columns(fixed, chip) for fixed in kernels]
-        self._columns = {name: np.array([of[name] for of in columns], dtype=float).T for name in columns[0]}
-        self._tables = cache(self._table)
+    def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip = SXM) -> None:
+        at = np.unique([number for number, _ in ways], return_inverse=True)[1]
+        self._chip, columns = chip, [_columns(Fixed(way), chip) for _, way in sorted(dict(ways).items())]
+        of = {name: np.array([each[name] for each in columns], dtype=float).T[..., at] for name in columns[0]}
+        walks = [(one.raster == "m", one.part_order == "tile", one.swizzle) for _, one in ways]
+        down, by_tile, of["swizzle"] = np.array(walks, dtype=int).T
+        abreast = of["apart"] * by_tile > 0
+        of |= {name: np.where(down, pair, pair[::-1]) for name, pair in of.items() if pair.ndim > 1}
+        of |= {"down": down != of.pop("swap_ab"), "in_order": abreast & (of["balance"] == 0)}
+        of["near"], of["turn"] = np.where(abreast, (of["near"] * of["turn"], by_tile), (of["near"], of["turn"]))
+        self._columns, self._tables = of, cache(self._table)
 
     def __call__(
         self, problem: GemmProblem, rows: np.ndarray, parts: np.ndarray, finish: Epilogue | None = None
@@ -120,35 +128,28 @@ class LowerBounds:
 
 
 def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
-    """Return the values of a kernel that its bounds need for any problem. A pair has a value for each side of the
-    output, first for the side along which consecutive tiles walk."""
+    """Values of a binary that its bounds need for any problem; a pair has one for each side of the output."""
     constants, kernel, apart = fixed.constants, fixed.kernel, fixed.items > 1
     tile, cluster = (kernel.tile_m, kernel.tile_n), (kernel.cluster_m, kernel.cluster_n)
-    pairs = {
+    dynamic, scattered = kernel.scheduler == "dynamic", 4.0 * tile[0] * tile[1]
+    counted = constants.counted if dynamic else 0.0
+    through = predict.through_memory(kernel, constants) - scattered / constants.scatter
+    values: dict[str, Any] = {name: getattr(kernel, name) for name in ("tile_k", "swap_ab", "readers", "chunks")}
+    values |= {name: getattr(fixed, name) for name in ("ctas", "product", "math", "level", "single", "box")}
+    return values | {
         "tile": tile,
         "reach": (tile[0] * cluster[0], tile[1] * cluster[1]),
         "cluster": cluster,
         "row": (fixed.stage / cluster[1], fixed.stage / cluster[0]),
         "boxes": fixed.extra_boxes,
-    }
-    dynamic, abreast = kernel.scheduler == "dynamic", apart and kernel.part_order == "tile"
-    turns, near = 1 if fixed.size == 1 else predict.TURNS, max(1, predict.NEIGHBOURS // fixed.size)
-    counted, scattered = constants.counted if dynamic else 0.0, 4.0 * tile[0] * tile[1]
-    through = predict.through_memory(kernel, constants) - scattered / constants.scatter
-    values: dict[str, Any] = {name: pair if kernel.raster == "m" else pair[::-1] for name, pair in pairs.items()}
-    values |= {name: getattr(kernel, name) for name in ("tile_k", "swizzle", "readers", "chunks")}
-    values |= {name: getattr(fixed, name) for name in ("ctas", "product", "math", "level", "single", "box")}
-    return values | {
-        "down": (kernel.raster == "m") != kernel.swap_ab,
-        "turn": 1 if abreast else turns,
-        "near": near * turns if abreast else near,  # tiles that parts abreast span
+        "turn": 1 if fixed.size == 1 else predict.TURNS,
+        "near": max(1, predict.NEIGHBOURS // fixed.size),  # tiles, by the turns of parts that run abreast
         "read": constants.dram_share * fixed.stage * predict.BURST_HZ / chip.memory_rate,
         "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
         "moves_back": kernel.may_move_back,
         "pingpong": kernel.schedule == "pingpong",
         "balance": constants.balance if dynamic else 0.0,
         "apart": apart,
-        "in_order": abreast and not dynamic,
         "at_once": clusters_at_once(fixed.size, chip),
         "slots": clusters_at_once(fixed.size, chip) * fixed.ctas,
         "sms": fixed.size / chip.sms,

@@ -35,10 +35,11 @@ class Correction:
     corrections in units of :data:`LEAF`, where the first level's bit is the lowest."""
 
     def __init__(self, features: Numbers, thresholds: Numbers, leaves: Numbers) -> None:
-        spare = (0, 0), (0, 8 - np.shape(features)[1])  # levels that set no bit: the number of a leaf is a byte
-        splits = np.pad(features, spare), np.pad(np.array(thresholds, float), spare, constant_values=np.inf)
-        (asked, above), at = np.unique(np.reshape(splits, (2, -1)), axis=1, return_inverse=True)  # many are alike
-        self._features, self._thresholds, self._splits = asked.astype(np.intp), above.astype(np.float32), at.ravel()
+        splits = np.full((len(leaves), 8), complex(0, np.inf))  # levels that set no bit: the number of a leaf is a byte
+        splits[:, : np.shape(features)[1]] = np.asarray(features) + 1j * np.asarray(thresholds)
+        asked, at = np.unique(splits, return_inverse=True)  # many are alike
+        self._features, self._thresholds = asked.real.astype(np.intp), asked.imag.astype(np.float32)
+        self._splits = at.ravel()
         self._leaves = np.array(leaves, dtype=float) * LEAF
         self._first = np.arange(len(self._leaves)) * self._leaves.shape[1]
 

@@ -66,8 +66,7 @@ def gates() -> tuple[Kernel, ...]:
 
 
 def of_8_bits() -> tuple[Kernel, ...]:
-    """The kernels for FP8 alone, as they are compiled: those of the menu were chosen by rows of 16 bits. They were
-    chosen by benchmarks/menu.py."""
+    """The kernels for FP8 alone, chosen by benchmarks/menu.py: those of the menu were chosen by rows of 16 bits."""
     return _listed("fp8.json")
 
 
@@ -90,16 +89,20 @@ def suited(like: GemmProblem, finish: Epilogue | None = None) -> list[Kernel]:
 
     if isinstance(like, GroupedProblem):
         static = _for_groups(finish)
-        offered = [one for one in (*static, *(kernel.but(scheduler="dynamic") for kernel in static)) if is_legal(one)]
+        kernels = [one for one in (*static, *(kernel.but(scheduler="dynamic") for kernel in static)) if is_legal(one)]
     else:
-        ways = menu(gated=finish is not None and finish.gated, fp8=like.is_fp8)
-        offered = [*dict.fromkeys(way.compiled() for way in ways)]
-    return [kernel for kernel in offered if not pair_reasons(kernel, smallest(kernel), finish)]
+        kernels = [*offered(gated=finish is not None and finish.gated, fp8=like.is_fp8)]
+    return [kernel for kernel in kernels if not pair_reasons(kernel, smallest(kernel), finish)]
 
 
 @cache
 def menu(invariant: bool = False, gated: bool = False, fp8: bool = False) -> tuple[Kernel, ...]:
-    """The kernels with all their ways to launch; for batch-invariant problems as they read k forward, with more kernels
+    """The kernels of :func:`offered` with all their ways to launch."""
+    return tuple(way for kernel in offered(invariant, gated, fp8) for way in launches(kernel))
+
+
+def offered(invariant: bool = False, gated: bool = False, fp8: bool = False) -> tuple[Kernel, ...]:
+    """The kernels of the menu; for batch-invariant problems as they read k forward, with more kernels
     for each number of parts that such problems are cut into; for gated layers with :func:`gates`; for FP8 that is not
     batch-invariant with :func:`of_8_bits`, whose bits were not compared."""
     kernels = binaries()
@@ -112,7 +115,7 @@ def menu(invariant: bool = False, gated: bool = False, fp8: bool = False) -> tup
         ]
         kernels = tuple(dict.fromkeys([*ahead, *filter(is_legal, [*apart, *meeting])]))
     more = *(gates() if gated else ()), *(of_8_bits() if fp8 and not invariant else ())
-    return tuple(way for kernel in dict.fromkeys([*kernels, *more]) for way in launches(kernel))
+    return tuple(dict.fromkeys([*kernels, *more]))
 
 
 def launches(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -200,9 +203,8 @@ def by_model(
             pace, other = PACED if fixed.kernel.pace else 1.0, of_binary.get(number)
             if bound * pace > last:
                 break  # all others take longer: they need no prediction
-            if other is not None and bound * pace > other[0]:
-                continue  # its binary has a faster way to launch
-            if pair_reasons(fixed.kernel, problem, finish):
+            faster = other is not None and other[0] < bound * pace  # another way to launch its binary
+            if faster or pair_reasons(fixed.kernel, problem, finish):
                 continue
             if problem.padded:
                 fixed = Fixed(behind_padding(fixed.kernel, problem))
@@ -230,9 +232,8 @@ def _order(candidate: Candidate) -> tuple[float, int, bool, str]:
 
 def _for_groups(finish: Epilogue | None) -> list[Kernel]:
     """The kernels that groups choose from, each legal by itself, with the static scheduler."""
-    ways = menu(gated=finish is not None and finish.gated)
-    small = [way.compiled() for way in ways if way.cluster_size <= CLUSTER_OF_GROUPS]
-    return [*dict.fromkeys(way.but(scheduler="static", reverse_k=False, pace=0) for way in small)]
+    small = (one for one in offered(gated=finish is not None and finish.gated) if one.cluster_size <= CLUSTER_OF_GROUPS)
+    return [*dict.fromkeys(kernel.but(scheduler="static", reverse_k=False, pace=0) for kernel in small)]
 
 
 def _of_groups(problem: GroupedProblem, chip: Chip, finish: Epilogue | None) -> list[Kernel]:
@@ -274,9 +275,8 @@ class Offers:
     of its binary. Only where split-K parts are given at launch, their order may be ``"part"``."""
 
     def __init__(self, ways: Sequence[tuple[int, Kernel]], chip: Chip) -> None:
-        self._numbers, self._fixed = [number for number, _ in ways], [Fixed(way) for _, way in ways]
-        self._bounds = LowerBounds(self._fixed, chip)
-        self._with_parts = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
+        self._ways, self._bounds = ways, LowerBounds(ways, chip)
+        self._fixed = cache(lambda row, parts: Fixed(ways[row][1].but(split_k=parts)))
         settled = [(row, way.split_k) for row, (_, way) in enumerate(ways) if not way.parts_at_launch]
         self._settled = np.array(settled, dtype=int).reshape(-1, 2).T
         cut = [(row, way) for row, (_, way) in enumerate(ways) if way.parts_at_launch]
@@ -298,8 +298,7 @@ class Offers:
         bounds = self._bounds(problem, rows, parts, finish)
         for at in bounds.argsort(kind="stable"):
             row, count = rows.item(at), int(parts.item(at))
-            fixed = self._fixed[row] if count == self._fixed[row].kernel.split_k else self._with_parts(row, count)
-            yield bounds.item(at), self._numbers[row], fixed
+            yield bounds.item(at), self._ways[row][0], self._fixed(row, count)
 
 
 Ways = dict[Kind, list[tuple[int, Kernel]]]  # ways to launch by the kind of their binary, each with its number
@@ -308,9 +307,8 @@ Ways = dict[Kind, list[tuple[int, Kernel]]]  # ways to launch by the kind of the
 @cache
 def _kinds(invariant: bool, gated: bool, fp8: bool) -> Ways:
     """The ways of a menu; arguments as of :func:`menu`."""
-    numbers: dict[Kernel, int] = {}
-    ways = menu(invariant, gated, fp8)
-    return _by_kind((numbers.setdefault(way.compiled(), len(numbers)), way) for way in ways)
+    kernels = enumerate(offered(invariant, gated, fp8))
+    return _by_kind((number, way) for number, kernel in kernels for way in launches(kernel))
 
 
 @cache

@@ -13,7 +13,7 @@ from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal
 from hopper_gemm.model.menu import choices, choose
-from hopper_gemm.model.predict import Fixed, predict
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import SXM, Chip, best_swizzle, clusters_at_once, parts_meet
 from hopper_gemm.tune.limits import CHIPS as KINDS
@@ -76,7 +76,7 @@ def test_a_slower_memory_takes_longer_where_memory_is_the_limit():
         pick = choose(problem)
         times = [predict(pick, problem, chip).seconds for chip in (SXM, slower)]
         assert least <= times[1] / times[0] <= most
-        assert LowerBounds([Fixed(pick)], slower)(problem, np.array([0]), np.array([pick.split_k])) <= times[1]
+        assert LowerBounds([(0, pick)], slower)(problem, np.array([0]), np.array([pick.split_k])) <= times[1]
         assert limit_seconds(problem, slower) >= limit_seconds(problem)
 
 

@@ -16,7 +16,7 @@ from hopper_gemm.model.kernel import resolve
 from hopper_gemm.model.legality import is_legal, reasons
 from hopper_gemm.model.lookup import Table, find, itself
 from hopper_gemm.model.menu import binaries, choose
-from hopper_gemm.model.predict import Fixed, predict
+from hopper_gemm.model.predict import predict
 from hopper_gemm.model.problem import FP8_DTYPES, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem, problem_from
 from hopper_gemm.model.tuned import FILE, TunedEntry, read_tuned, write_tuned
@@ -169,7 +169,7 @@ def test_scales_are_read_as_far_ahead_as_registers_and_code_allow(config, scales
 
 def test_no_product_in_blocks_is_predicted_to_be_faster_than_its_lower_bound():
     kernels = [kernel for kernel in binaries() if not kernel.parts_at_launch]
-    bounds = LowerBounds([Fixed(kernel) for kernel in kernels])
+    bounds = LowerBounds([*enumerate(kernels)])
     rows, parts = np.arange(len(kernels)), np.array([kernel.split_k for kernel in kernels])
     for m, n, k in ((64, 7168, 2048), (4096, 2112, 7168), (8192, 8192, 8192)):
         problem = ScaledProblem(m, n, k, "e4m3_bf16", promote=128, scales="blocks")

@@ -34,7 +34,7 @@ from hopper_gemm.model.menu import (
     of_8_bits,
     suited,
 )
-from hopper_gemm.model.predict import Fixed, predict, predict_fixed
+from hopper_gemm.model.predict import predict, predict_fixed
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.model.walk import abreast
@@ -133,7 +133,7 @@ def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
         rng = random.Random(str(problem))
         kernels = rng.sample(menu(), 24)
         parts = [rng.randrange(2, 65) if kernel.parts_at_launch else kernel.split_k for kernel in kernels]
-        bounds = LowerBounds([Fixed(kernel) for kernel in kernels])(problem, np.arange(24), np.array(parts))
+        bounds = LowerBounds([*enumerate(kernels)])(problem, np.arange(24), np.array(parts))
         for kernel, bound, count in zip(kernels, bounds, parts, strict=True):
             assert bound <= predict(kernel.but(split_k=count), problem).seconds * (1 + 1e-12)
 
