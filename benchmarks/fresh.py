@@ -28,13 +28,13 @@ from math import log2
 from hopper_gemm.model.problem import BLOCK, GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 
-LAST_SEEDS = ("fresh-26", "fresh-27")
+LAST_SEEDS = ("fresh-28", "fresh-29")
 """Studies of problems that were drawn after the last fit of the model: they judge it, and nothing is fitted to them."""
 
-LAST_OF_FP8 = "fresh-fp8-106"
-"""Study of the problems of FP8 that were drawn last; the trees were fitted to them since."""
+LAST_OF_FP8 = "fresh-fp8-107"
+"""Study of the problems of FP8 that were drawn after it."""
 
-SINCE: tuple[str, ...] = ("suite-picks-on-h100", "2026-11-28-suite-picks-of-nine")
+SINCE: tuple[str, ...] = ("suite-picks-on-h100", "2026-11-28-suite-picks-of-nine", "2026-11-28-suite-picks-of-88")
 """Other studies of picks, which the last fit leaves out."""
 
 KINDS = ("tokens", "many", "square", "ragged", "deep", "wide")

@@ -45,7 +45,7 @@ from typing import Any, Literal, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.fresh import LAST_SEEDS, drawn, drawn_in_fp8
+from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, drawn, drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
@@ -216,7 +216,7 @@ def searched(fp8: bool = False) -> dict[Case, Searched]:
     rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
         kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
-        also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in LAST_SEEDS
+        also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in (*LAST_SEEDS, LAST_OF_FP8)
         if not kind or not (also or kind == "h200"):
             continue
         for row in read_study(folder).stage("sweep", "final", "map"):

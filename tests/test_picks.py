@@ -42,9 +42,9 @@ SCALED = [problem for _, problem in drawn_in_fp8(5, 1) if not read_held_out().ha
 
 
 def measured(problem, constants=FITTED):
-    """Bursts of 40 kernels that take what the model says with these constants."""
+    """Bursts of 60 kernels that take what the model says with these constants."""
     rng = random.Random(str(problem))
-    kernels = tuple(rng.sample([one for one in menu() if is_legal(one, problem)], 40))
+    kernels = tuple(rng.sample([one for one in menu() if is_legal(one, problem)], 60))
     seconds = np.array([predict(one, problem, constants=constants).seconds for one in kernels])
     return Bursts(problem, kernels, seconds, seconds.min() / seconds, float(seconds.min() * 1e6))
 

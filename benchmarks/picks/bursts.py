@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.fresh import LAST_SEEDS, SINCE
+from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, SINCE
 from docs.generate.measurements import measurement
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.finish import Epilogue
@@ -120,7 +120,7 @@ def gated_bursts() -> tuple[Bursts, ...]:
 
 
 def _fitted_to() -> list[Path]:
-    return [folder for folder in recorded_folders() if folder.name not in (*LAST_SEEDS, *SINCE)]
+    return [folder for folder in recorded_folders() if folder.name not in (*LAST_SEEDS, LAST_OF_FP8, *SINCE)]
 
 
 def _usual(row: Row, context: str) -> bool:

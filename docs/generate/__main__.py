@@ -591,6 +591,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "map": studies.map_table,
     "fresh": studies.fresh,
     "trees": studies.trees,
+    "behind": studies.behind,
     "fp8": studies.fp8,
     "fp8-tuned": comparisons.fp8_tuned,
     "fp8-drawn": studies.fp8_drawn,

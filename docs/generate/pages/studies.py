@@ -400,6 +400,32 @@ def deep() -> str:
     return markdown(("m x n x k", *names), lines)
 
 
+def behind() -> str:
+    """Counters of one launch each, of cuBLAS's kernel and of ours, on problems where none of ours is ahead; and the
+    speed of ours in the studies that timed it."""
+    root, lines = results_root() / "h100", []
+    timed = {
+        (row.point.problem, row.point.config): f"{row.figures['speedup']:.3f}x"
+        for name in ("wider-last", "wider-again", *LAST_SEEDS)
+        for row in read(root / name).stage("map")
+        if row.ok and row.point.against == "cublas"
+    }
+    for row in sorted(read(root / "behind").stage("counters"), key=lambda row: str(row.point.problem)):
+        counted = row.figures
+        if row.point.is_baseline:  # nvjet_sm90_tst_112x128_64x7_2x4_h_bz_TNN
+            name, speed = "cuBLAS " + " ".join(counted["baseline_kernel"].split("_")[3:6:2]), ""
+        else:
+            kernel = row.point.config
+            name = f"{kernel.tile_m}x{kernel.tile_n} {kernel.cluster_m}x{kernel.cluster_n}"
+            name, speed = name + ", swapped" * kernel.swap_ab, timed[row.point.problem, kernel]
+        loaded = (f"{counted[column] / 1e6:.0f}" for column in ("dram_read_bytes", "tma_load_bytes"))
+        clocks, active = counted["duration_us"] * counted["sm_ghz"], f"{counted['tensor_active_hw']:.0f} %"
+        problem = f"{row.point.problem} {row.point.problem.layouts}"
+        lines.append((problem, name, speed, f"{clocks:.1f}", active, *loaded, f"{counted['l2_hit_pct']:.0f} %"))
+    names = "thousand clocks", "tensor cores active", "MB from DRAM", "MB by TMA", "L2 hits"
+    return markdown(("m x n x k", "tile and cluster", "over torch.mm", *names), lines)
+
+
 def sources_on_h100s() -> str:
     """Return sentences on three grids of the sources, measured on an H100."""
     single, grid, chunks = ran("seed-table-single"), ran("tilus-multistage"), ran("tilus-grid-16")

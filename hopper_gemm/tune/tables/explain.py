@@ -99,6 +99,6 @@ def lines(facts: dict[str, Any]) -> list[str]:
         f"  waves       {facts['tiles']} tiles in {facts['waves']} waves of {facts['sms']} SMs, {useful}",
         f"  intensity   {facts['flop_per_smem_byte']:.1f} FLOP per byte into shared memory{reads}",
         f"  limit       {facts['limit_us']:.1f} us sustained: memory at {facts['memory_rate'] / 1e12:.2f} TB/s, "
-        "as a copy, or tensor cores at the power cap; no bound, since reads alone and bursts may be faster",
+        "as a copy, or tensor cores at the power cap; a burst may be shorter",
         f"  predicted   {facts['predicted_us']:.1f} us in a burst, by the model, paced by {facts['paced_by']}",
     ]

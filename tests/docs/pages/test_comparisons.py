@@ -106,8 +106,8 @@ def test_a_mark_is_of_the_rows_whose_figures_its_line_gives():
         "fp8-blocks-tuned": 24,
         "suite-chained-on-h100": 24,
         "steady-on-h100": 1,
-        "fresh-26": 60,
-        "fresh-27": 60,
+        "fresh-28": 60,
+        "fresh-29": 60,
         "drawn-again": 13,
         "map-held-out": 134,
     }
