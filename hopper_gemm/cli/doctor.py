@@ -28,8 +28,8 @@ GLIBC = "2.28"
 DRIVER, DRIVER_CUDA = "580", "13.0"
 """The first driver that runs CUDA 13, which the DSL's extra ``cu13`` compiles for."""
 
-PREBUILD = "hopper-gemm prebuild --menu"
-"""Makes both the machine code of the menu and the extension of torch."""
+PREBUILD = "hopper-gemm prebuild M N K with your sizes"
+"""Makes both the machine code of these sizes and the extension of torch."""
 
 ASSUMED = "h100"
 """Kind of GPU that a command assumes where there is none and ``--gpu`` names none."""
