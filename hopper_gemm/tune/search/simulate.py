@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -147,9 +148,10 @@ def simulate(
     trials: int | None = None,
     watch: Callable[[str], None] = lambda text: None,
 ) -> list[Curve]:
-    """Let every sampler search every task with several seeds; ``exhaustive`` and ``prior`` are deterministic and run
-    once. A run has ``trials``, by default a quarter of the space, and at least 40. ``watch`` is called with a line of
-    text before each sampler. ValueError if there is no such sampler."""
+    """Let every sampler search every task with several seeds, other ones for each task: runs on problems with equal
+    spaces would else be the same. ``exhaustive`` and ``prior`` are deterministic and run once. A run has ``trials``, by
+    default a quarter of the space, and at least 40. ``watch`` is called with a line of text before each sampler.
+    ValueError if there is no such sampler."""
     unknown = [name for name in samplers if name.removesuffix(BLIND) not in SAMPLERS]
     if unknown:
         raise ValueError(f"samplers must be among {', '.join(SAMPLERS)} but got {unknown[0]!r}")
@@ -159,8 +161,9 @@ def simulate(
         most = min(size, trials or max(40, size // 4))
         for sampler in samplers:
             watch(f"{recorded.name}: {sampler}, {most} of {size} configs")
-            runs = 1 if sampler in ("exhaustive", "prior") else seeds
-            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in range(runs)])
+            runs = range(1 if sampler in ("exhaustive", "prior") else seeds)
+            own = [crc32(f"{recorded.name} {run}".encode()) for run in runs]
+            bests = np.stack([play(recorded, sampler, seed, most)[1] for seed in own])
             curves.append(Curve.of(recorded, sampler, bests))
     return curves
 
@@ -181,7 +184,8 @@ def summary(curve: Curve) -> dict[str, Any]:
     """Return a curve ready for JSON: the trials that each run needed, and the 10th, 50th and 90th percentile of the
     regret after each trial as ``low``, ``middle`` and ``high``."""
     needed = curve.needed
-    ninety = float(np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)])
+    ninety = np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)]
+    finite = [None if np.isinf(trials) else float(trials) for trials in (np.median(needed), ninety, *needed)]
     last = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
     low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
     return {
@@ -189,17 +193,13 @@ def summary(curve: Curve) -> dict[str, Any]:
         "sampler": curve.sampler,
         "configs": curve.size,
         "runs": len(needed),
-        "median_trials": _finite(float(np.median(needed))),
-        "trials_90": _finite(ninety),
+        "median_trials": finite[0],
+        "trials_90": finite[1],
         "found": curve.success_rate(),
         "score": round(curve.score(), 4),
         "regret": float(np.median(curve.regret[:, last])),
-        "needed": [_finite(trials) for trials in needed.tolist()],
+        "needed": finite[2:],
         "low": low,
         "middle": middle,
         "high": high,
     }
-
-
-def _finite(trials: float) -> float | None:
-    return None if np.isinf(trials) else trials

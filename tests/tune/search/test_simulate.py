@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,14 @@ def test_a_score_is_0_for_random_search_and_1_for_the_best_at_once(seed_table):
     lucky = Curve("", "random", len(regrets), luck[None], luck, float(np.median(regrets)))
     assert lucky.score() == 0
     assert Curve("", "best", len(regrets), 0 * luck[None], luck, lucky.median).score() == 1
+
+
+def test_problems_with_equal_spaces_are_searched_with_different_seeds(seed_table):
+    """Else three runs on two problems would be three runs, not six: the regret of random search would be the same."""
+    twins = [replace(seed_table[0], name=name) for name in ("one", "other")]
+    one, other = simulate(twins, ["random"], 3, trials=5)
+    assert not np.array_equal(one.regret, other.regret)
+    assert np.array_equal(one.regret, simulate(twins, ["random"], 3, trials=5)[0].regret)
 
 
 def test_an_unknown_sampler_is_named(seed_table):
