@@ -137,6 +137,14 @@ class Plugged(LegalSampler):
         super().__init__(space, seed, initial)
         self._sampler = sampler
 
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        self._sampler.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._sampler.after_trial(study, trial, state, values)
+
     def choose(self, study: optuna.Study, trial: FrozenTrial, free: np.ndarray) -> int:
         joint = self._sampler.infer_relative_search_space(study, trial)
         suggested = self._sampler.sample_relative(study, trial, joint)

@@ -61,6 +61,39 @@ def test_any_sampler_of_optuna_tries_every_legal_config_once(space, name):
     assert sorted({*sampler.losses, *sampler.failed}) == list(range(len(few)))
 
 
+class Learner(optuna.samplers.RandomSampler):
+    """Learns of each trial when it ends, and then proposes the best parameters again."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.begun, self.ended, self.best = 0, [], (0.0, {})
+
+    def before_trial(self, study, trial):
+        self.begun += 1
+
+    def after_trial(self, study, trial, state, values):
+        self.ended.append(state.name)
+        if values:
+            self.best = max(self.best, (values[0], trial.params), key=lambda ended: ended[0])
+
+    def sample_relative(self, study, trial, search_space):
+        return dict(self.best[1])
+
+
+def test_a_sampler_that_learns_when_a_trial_ends_is_told_of_each(space):
+    """What it learned decides the next config: the one nearest to the best so far."""
+    learner = Learner()
+    sampler = Plugged(space, 0, learner)
+    first = sampler.ask()
+    sampler.tell(first, 2.0)
+    second = sampler.ask()
+    sampler.tell(second, None)
+    assert learner.ended == ["COMPLETE", "PRUNED"]
+    assert learner.begun == 2
+    free = np.array([number for number in range(len(space)) if number != first])
+    assert second == space.nearest(space.parameters(first), free)
+
+
 def test_a_sampler_sees_numbers_as_numbers_and_a_journal_sees_text(space):
     """CMA-ES and QMC know no categories."""
     numbers, text = (LegalSpace(space.configs, as_text=as_text) for as_text in (False, True))
