@@ -247,8 +247,7 @@ def simulate(
     tasks = [task for task in named if regime in (None, *task.name.split()[1:])]
     if not tasks:
         fail(f"{results} has no such problem and regime; leave out --problem and --regime to see all")
-    names = [name.strip() for name in samplers.split(",")]
-    runs = [summary(curve) for curve in simulated(tasks, names, seeds, trials, stderr)]
+    runs = [summary(curve) for curve in simulated(tasks, samplers.replace(" ", "").split(","), seeds, trials, stderr)]
     if out is not None:
         publish(out, results.name, runs)
     print(json.dumps(runs) if as_json else simulation_page(runs))

@@ -30,7 +30,6 @@ OBSERVATIONS = 400
 FITTED = 200
 """Most observations that choose the length scales; the fit takes time with the cube of their number."""
 
-
 SCALES = (0.15, 0.3, 0.6, 1.2, 2.5, 6.0)
 SCALE_SPREAD = 3.0
 NOISES = (1e-4, 1e-3, 1e-2, 1e-1)

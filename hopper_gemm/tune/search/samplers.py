@@ -191,9 +191,9 @@ def diverse(predicted: np.ndarray, configs: Sequence[GemmConfig], most: int) -> 
         config = configs[i]
         if len(tiles) < most:
             tiles.setdefault((config.tile_m, config.tile_n, config.k_depth), i)
-        if predicted[i] > slowest and len(tiles) == most:
-            break
         if predicted[i] <= slowest:
             techniques.setdefault(technique(config), i)
+        elif len(tiles) == most:
+            break
     pairs = zip_longest(tiles.values(), techniques.values())
     return list(dict.fromkeys(number for pair in pairs for number in pair if number is not None))[:most]

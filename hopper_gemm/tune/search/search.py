@@ -155,9 +155,8 @@ class Search:
         earlier = [
             (row.point.config, speedup, float(predictions([row.point.config], problem)[0]))
             for row in self._earlier
-            if place_of(row.point) == task.name
-            and not row.point.is_baseline
-            and (speedup := speedup_of(row)) is not None
+            if place_of(row.point) == task.name and not row.point.is_baseline
+            if (speedup := speedup_of(row)) is not None
         ]
         predicted = predictions(space.configs, problem) if spec.sampled else np.zeros(len(space))
         initial = [space.number[config] for config in begun_with(self._alone[problem]) if config in space.number]

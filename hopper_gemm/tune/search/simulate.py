@@ -73,11 +73,19 @@ class Curve:
 
     @staticmethod
     def of(recorded: RecordedTask, sampler: str, bests: np.ndarray) -> Curve:
-        """Return the curve of the best speedups after each trial: a row for each seed, a column for each trial."""
+        """Return the curve of the best speedups after each trial: a row for each seed, a column for each trial; 0 until
+        a config ran. ValueError if they cannot be that."""
+        size, most = len(recorded.space), recorded.best * (1 + 1e-6)  # rounded to float32 too
+        if bests.ndim != 2 or not bests.size or bests.shape[1] > size:
+            raise ValueError(f"bests must be 2-D, seeds x trials, at most {size} of these, but got shape {bests.shape}")
+        if len(wrong := bests[~((bests >= 0) & (bests <= most))]):
+            raise ValueError(f"bests must be speedups, 0 to the recorded best {recorded.best:.6g}, but got {wrong[0]}")
+        if (np.diff(bests) < 0).any():
+            raise ValueError("bests must not fall along a row; take np.maximum.accumulate of each run's speedups")
         regrets = recorded.best / np.nan_to_num(recorded.speedups, nan=NOTHING) - 1
         random_regret = random_search_regret(regrets, bests.shape[1])
         regret = recorded.best / np.maximum(bests, NOTHING) - 1
-        return Curve(recorded.name, sampler, len(regrets), regret, random_regret, float(np.median(regrets)))
+        return Curve(recorded.name, sampler, size, regret, random_regret, float(np.median(regrets)))
 
     @property
     def needed(self) -> np.ndarray:
@@ -187,7 +195,7 @@ def summary(curve: Curve) -> dict[str, Any]:
     ninety = np.sort(needed)[max(0, int(np.ceil(0.9 * len(needed))) - 1)]
     finite = [None if np.isinf(trials) else float(trials) for trials in (np.median(needed), ninety, *needed)]
     last = min(max(1, round(SHARE * curve.size)), curve.regret.shape[1]) - 1
-    low, middle, high = np.round(np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0), 5).tolist()
+    curves = np.quantile(curve.regret, [0.1, 0.5, 0.9], axis=0)
     return {
         "place": curve.task,
         "sampler": curve.sampler,
@@ -199,7 +207,5 @@ def summary(curve: Curve) -> dict[str, Any]:
         "score": round(curve.score(), 4),
         "regret": float(np.median(curve.regret[:, last])),
         "needed": finite[2:],
-        "low": low,
-        "middle": middle,
-        "high": high,
+        **dict(zip(("low", "middle", "high"), curves.round(5).tolist(), strict=True)),
     }

@@ -89,6 +89,29 @@ def test_problems_with_equal_spaces_are_searched_with_different_seeds(seed_table
     assert np.array_equal(one.regret, simulate(twins, ["random"], 3, trials=5)[0].regret)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda best: [best], r"2-D, seeds x trials, at most 39 of these, but got shape \(1,\)"),
+        (lambda best: np.zeros((2, 40)), r"shape \(2, 40\)"),
+        (lambda best: np.zeros((0, 3)), r"shape \(0, 3\)"),
+        (lambda best: [[0.5, np.nan]], "recorded best .* but got nan"),
+        (lambda best: [[-0.1, best]], "but got -0.1"),
+        (lambda best: [[best, 1.01 * best]], "speedups, 0 to the recorded best"),
+        (lambda best: [[0.5, 0.4]], "must not fall along a row"),
+    ],
+)
+def test_what_cannot_be_the_best_speedups_of_runs_gets_no_score(seed_table, wrong, why):
+    """Times, speedups that were not accumulated, and nan would get one that looks like any other."""
+    with pytest.raises(ValueError, match=why):
+        Curve.of(seed_table[0], "mine", np.array(wrong(seed_table[0].best)))
+
+
+def test_the_best_speedups_may_be_rounded_and_begin_with_configs_that_did_not_run(seed_table):
+    rounded = np.array([[0, seed_table[0].best]], dtype=np.float32)
+    assert Curve.of(seed_table[0], "mine", rounded).needed.tolist() == [2]
+
+
 def test_an_unknown_sampler_is_named(seed_table):
     with pytest.raises(ValueError, match="samplers must be among exhaustive, random, tpe, gp, prior but got 'luck'"):
         simulate(seed_table, ["random", "luck"], 1)

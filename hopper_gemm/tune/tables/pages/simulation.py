@@ -31,28 +31,23 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
 def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the page in Markdown: a line for each task and sampler, then the default sampler beside random search.
     Runs are as :func:`hopper_gemm.tune.search.simulate.summary` returns them; earlier ones have no ``score``."""
-    columns = ["place", "configs", "sampler", "runs", "median", "90 % of runs"]
-    columns += [f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     scored = all("score" in run for run in runs)
-    columns += ["score"] * scored
+    subject = ("place", "configs", "sampler", "runs")
+    columns = [*subject, "median", "90 % of runs", f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     rows = []
     for run in runs:
         counts = [run[name] for name in ("median_trials", "trials_90")]
         needed = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
-        subject = [run[name] for name in ("place", "configs", "sampler", "runs")]
-        rows.append([*subject, *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}"])
-        if scored:
-            rows[-1].append(f"{run['score']:.2f}")
+        score = [f"{run['score']:.2f}"] if scored else []
+        rows.append([*(run[name] for name in subject), *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}", *score])
     title = f"Trials until within {WITHIN:.0%} of the recorded best."
-    return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
+    return "\n".join([title, "", markdown([*columns, *["score"] * scored], rows), *_sentences(runs), ""])
 
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each task: how often the default sampler succeeds, and how often the others do."""
     lines = []
-    for run in runs:
-        if run["sampler"] != DEFAULT:
-            continue
+    for run in (run for run in runs if run["sampler"] == DEFAULT):
         others = {other["sampler"]: other for other in runs if other["place"] == run["place"]}
         trials = max(1, round(SHARE * run["configs"]))
         line = f"- {run['place']}: {DEFAULT}, the default, is within {WITHIN:.0%} after {SHARE:.0%} of the space "
