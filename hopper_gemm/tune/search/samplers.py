@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -55,14 +55,15 @@ class LegalSampler(optuna.samplers.BaseSampler):
 
     def tell(self, number: int, speedup: float | None) -> None:
         """Record the speedup of a pending config; None where it did not run. It is pruned and infeasible then, not
-        failed: Optuna's samplers ignore failed trials and would propose the same region again."""
-        trial = self.pending.pop(number)
+        failed: Optuna's samplers ignore failed trials and would propose the same region again. ValueError if the config
+        is not pending, or that is no speedup."""
+        if number not in self.pending:
+            raise ValueError(f"tell takes a config that ask gave and that was not told yet, but got number {number}")
         self._record(number, speedup)
-        if speedup is not None:
-            self._study.tell(trial, speedup)
-        else:
+        trial = self.pending.pop(number)
+        if speedup is None:
             trial.set_constraint("runs", 1.0)
-            self._study.tell(trial, state=TrialState.PRUNED)
+        self._study.tell(trial, speedup, TrialState.PRUNED if speedup is None else TrialState.COMPLETE)
 
     def restore(self, number: int, speedup: float | None) -> None:
         """Record the result of a config that an earlier run measured; arguments as in :meth:`tell`."""
@@ -88,12 +89,11 @@ class LegalSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the parameters of a legal config that was not tried."""
-        number = next((number for number in self._initial if self._free[number]), None)
-        if number is None:
-            free = np.flatnonzero(self._free)
-            if not len(free):
-                raise ValueError("every legal config was tried; ask for fewer trials")
-            number = self.choose(study, trial, free)
+        free = np.flatnonzero(self._free)
+        if not len(free):
+            raise ValueError("every legal config was tried; ask for fewer trials")
+        first = next((number for number in self._initial if self._free[number]), None)
+        number = self.choose(study, trial, free) if first is None else first
         self._free[number] = False
         return self.space.parameters(number)
 
@@ -155,7 +155,9 @@ class Plugged(LegalSampler):
 
 
 def loss(speedup: float) -> float:
-    """Return what a sampler minimises."""
+    """Return what a sampler minimises; ValueError if that is no speedup."""
+    if not 0 < speedup < inf:
+        raise ValueError(f"a speedup must be above 0 and finite, None where the config did not run, but got {speedup}")
     return -log(speedup)
 
 

@@ -161,9 +161,8 @@ class Search:
         predicted = predictions(space.configs, problem) if spec.sampled else np.zeros(len(space))
         initial = [space.number[config] for config in begun_with(self._alone[problem]) if config in space.number]
         task.sampler = make(spec.sampler, space, spec.seed, predicted, spec.seeds, earlier, initial)
-        for config, speedup, _ in earlier:
-            if config in space.number:
-                task.sampler.hint(space.number[config], speedup)
+        for config, speedup, _ in (result for result in earlier if result[0] in space.number):
+            task.sampler.hint(space.number[config], speedup)
         for number in sorted(task.done):
             task.sampler.restore(number, speedup_of(self._rows[task.points[number]]))
         return task.sampler

@@ -31,8 +31,7 @@ NOTHING = 1e-9
 """Speedup of a config that did not run."""
 
 BLIND = "-blind"
-"""Suffix of the name of a sampler without the model prior, such as ``gp-blind``: the way to judge a sampler on a study
-to which the model was fitted."""
+"""Suffix of a sampler's name: without the model prior, such as to judge it on rows to which the model was fitted."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,7 @@ def play(recorded: RecordedTask, sampler: str, seed: int, trials: int, ahead: in
     if sampler.endswith(BLIND):  # not constant, so that the first config is random
         predicted, seeds = np.random.default_rng(seed).uniform(0, 1e-12, len(space)), 0
     proposer = make(sampler.removesuffix(BLIND), space, seed, predicted, seeds)
-    tried: list[int] = []
-    pending: list[int] = []
+    tried, pending = list[int](), list[int]()
     while len(tried) < min(trials, len(space)):
         while len(pending) < ahead and len(tried) + len(pending) < min(trials, len(space)):
             pending.append(proposer.ask())

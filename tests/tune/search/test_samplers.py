@@ -50,6 +50,27 @@ def test_what_is_being_measured_is_not_proposed_again(space, name):
     assert len({sampler.ask() for _ in range(20)}) == 20
 
 
+@pytest.mark.parametrize("speedup", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_speedup_is_refused_and_the_config_stays_pending(space, speedup):
+    """A nan would be kept and be the best of all; it can be told right afterwards."""
+    sampler = make("random", space, 0, np.zeros(len(space)))
+    number = sampler.ask()
+    with pytest.raises(ValueError, match=f"above 0 and finite, None where the config did not run, but got {speedup}"):
+        sampler.tell(number, speedup)
+    assert sampler.losses == {}
+    sampler.tell(number, None)
+    assert sampler.failed == {number}
+
+
+def test_a_config_that_was_not_asked_or_was_told_already_cannot_be_told(space):
+    sampler = make("random", space, 0, np.zeros(len(space)))
+    number = sampler.ask()
+    sampler.tell(number, 1.0)
+    for wrong in (number, (number + 1) % len(space)):
+        with pytest.raises(ValueError, match=f"ask gave and that was not told yet, but got number {wrong}"):
+            sampler.tell(wrong, 1.0)
+
+
 @pytest.mark.parametrize("name", ["RandomSampler", "NSGAIISampler", "TPESampler"])
 def test_any_sampler_of_optuna_tries_every_legal_config_once(space, name):
     """What it suggests becomes the nearest config that is free, and it learns of that one."""

@@ -36,7 +36,7 @@ def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     columns = [*subject, "median", "90 % of runs", f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     rows = []
     for run in runs:
-        counts = [run[name] for name in ("median_trials", "trials_90")]
+        counts = run["median_trials"], run["trials_90"]
         needed = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
         score = [f"{run['score']:.2f}"] if scored else []
         rows.append([*(run[name] for name in subject), *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}", *score])
