@@ -370,7 +370,7 @@ def prebuild(
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
-    from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
+    from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
     from hopper_gemm.model.legality import reasons
     from hopper_gemm.model.problem import BLOCK, GemmProblem
     from hopper_gemm.model.recipe import recipe_of
@@ -395,7 +395,9 @@ def prebuild(
         config = config_of(options.config_values(settings))
         if refused := [f"{problem}: {reason}" for problem in problems for reason in reasons(config, problem)]:
             raise ValueError("\n".join(refused))
-        done = build([*dict.fromkeys(KernelId.of(config, problem) for problem in problems)], watch=paced(stderr))
+        padding = [PaddingId()] * any(problem.padded for problem in problems)
+        kernels = dict.fromkeys(KernelId.of(config, problem) for problem in problems)
+        done = build([*kernels, *padding], watch=paced(stderr))
     else:
         chip = chip_here(kind, sms)
         done = compile_ahead(problems, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))

@@ -277,6 +277,8 @@ def test_the_command_compiles_a_config_that_is_set_unless_a_rule_refuses_it(monk
     assert CliRunner().invoke(app, ["prebuild", *sizes, "--set", "cluster=2x1", "--set", "unroll=true"]).exit_code == 0
     config = config_of({"cluster_m": 2, "cluster_n": 1, "unroll": True})
     assert given == [[KernelId.of(config, GemmProblem(64, 64, 64))]], "one kernel serves both"
+    assert CliRunner().invoke(app, ["prebuild", "64", "64", "63", "--set", "unroll=true"]).exit_code == 0
+    assert PaddingId() in given[1]
     refused = run("prebuild", *sizes[:3], "--set", "tile_m=100", "--set", "k_depth=64")
     assert refused.returncode == 2
     assert [line.split(": ")[:3] for line in refused.stderr.splitlines()] == [
