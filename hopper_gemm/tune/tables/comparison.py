@@ -106,7 +106,7 @@ def recorded(
         what += f" with {', '.join(names_against)}" * (against is not None) + f" in {', '.join(mode)}"
         raise ResultsError(f"no comparison of {what} is recorded; measure it with --backend cuda")
     best = [*found.values()][counts.index(max(counts))]
-    same = {at for at, of in found.items() if of is best or (at in tuned and _setting(of) == _setting(best))}
+    same = {at for at, of in found.items() if of is best or (at in tuned and _alike(of, best))}
     boards = [of for at, of in reversed(found.items()) if at in same and of.rows]
     rows = tuple(row for study in boards for row in study.rows)
     told: dict[str, Any] = {"replayed_from": ", ".join(study.provenance["replayed_from"] for study in boards)}
@@ -114,12 +114,20 @@ def recorded(
     return replace(best, rows=rows, provenance={**best.provenance, **told})
 
 
+def _alike(one: Study, other: Study) -> bool:
+    """Return True if two comparisons differ in their boards or days alone, and not in their question, kind of GPU,
+    configs, or the machine code of a config that ran in both."""
+    codes, others = (
+        {(row.point.problem, row.point.config): row.figures.get("code") for row in of.rows if row.ok}
+        for of in (one, other)
+    )
+    return _setting(one) == _setting(other) and all(codes[at] == others[at] for at in codes.keys() & others.keys())
+
+
 def _setting(study: Study) -> tuple[Any, ...]:
-    """Return what two comparisons share that differ in their boards or days alone: question, kind of GPU, and the
-    machine code that ran each config."""
     told = study.provenance
-    ran = {(row.point.problem, row.point.config, row.figures.get("code")) for row in study.rows if row.ok}
-    return told["study"], told["spec"], slug(told["gpu"]["name"]), ran
+    asked = {(row.point.problem, row.point.config) for row in study.rows}
+    return told["study"], told["spec"], slug(told["gpu"]["name"]), asked
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -53,19 +53,19 @@ def test_the_interval_of_a_mean_holds_for_other_boards_and_narrows_with_the_prob
 
 
 def test_a_recorded_board_counts_only_with_the_same_machine_code(tmp_path, monkeypatch):
-    """Changed sources make another kernel of the same config. A failed row has no machine code, and does not count."""
+    """Changed sources make another kernel of the same config. A failed row has no machine code, and parts no boards."""
     for module in ("study.reader", "study.files", "tables.comparison"):
         monkeypatch.setattr(f"hopper_gemm.tune.{module}.results_root", lambda: tmp_path)
-    failed = cell(512, "cublaslt", status="timeout", board="other")
     boards = {
-        "older": [cell(512, code="b", board="older")],
-        "other": [cell(512, code="a", board="other"), failed],
-        "newest": [cell(512, code="a", board="newest")],
+        "older": [cell(512, code="b", board="older"), cell(1024, code="c", board="older")],
+        "other": [cell(512, code="a", board="other"), cell(1024, status="timeout", board="other")],
+        "newest": [cell(512, code="a", board="newest"), cell(1024, code="c", board="newest")],
     }
     for day, (board, rows) in enumerate(boards.items(), start=1):
         about = {"spec": {"config": "tuned"}, "created": f"2026-11-0{day} 08:00 UTC"}
         write_study(tmp_path / "h200" / board, *rows, **about)
-    found = recorded(["s"], [GemmProblem(512, 512, 512)], None, ("burst", "isolated"), None)
+    problems = [GemmProblem(m, 512, 512) for m in (512, 1024)]
+    found = recorded(["s"], problems, None, ("burst", "isolated"), None)
     assert found.provenance["boards"] == ["other", "newest"]
 
 
