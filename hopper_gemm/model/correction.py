@@ -36,10 +36,10 @@ class Correction:
 
     def __init__(self, features: Numbers, thresholds: Numbers, leaves: Numbers) -> None:
         splits = np.full((len(leaves), 8), complex(0, np.inf))  # levels that set no bit: the number of a leaf is a byte
-        splits[:, : np.shape(features)[1]] = np.asarray(features) + 1j * np.asarray(thresholds)
+        levels = splits[:, : np.shape(features)[1]]
+        levels.real, levels.imag = features, thresholds
         asked, at = np.unique(splits, return_inverse=True)  # many are alike
-        self._features, self._thresholds = asked.real.astype(np.intp), asked.imag.astype(np.float32)
-        self._splits = at.ravel()
+        self._features, self._thresholds, self._splits = asked.real.astype(int), asked.imag.astype("f4"), at.ravel()
         self._leaves = np.array(leaves, dtype=float) * LEAF
         self._first = np.arange(len(self._leaves)) * self._leaves.shape[1]
 
