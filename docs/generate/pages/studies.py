@@ -406,7 +406,7 @@ def behind() -> str:
     root, lines = results_root() / "h100", []
     timed = {
         (row.point.problem, row.point.config): f"{row.figures['speedup']:.3f}x"
-        for name in ("wider-last", "wider-again", *LAST_SEEDS)
+        for name in ("wider-last", "wider-again", "fresh-28", "fresh-29")
         for row in read(root / name).stage("map")
         if row.ok and row.point.against == "cublas"
     }
