@@ -102,7 +102,7 @@ class Learner(optuna.samplers.RandomSampler):
 
 
 def test_a_sampler_that_learns_when_a_trial_ends_is_told_of_each(space):
-    """What it learned decides the next config: the one nearest to the best so far."""
+    """The next config is the one nearest to the best so far, which after_trial keeps."""
     learner = Learner()
     sampler = Plugged(space, 0, learner)
     first = sampler.ask()
