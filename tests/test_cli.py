@@ -50,7 +50,8 @@ FP8_ROWS = ["--dtype", "e4m3", "--scales", "row"]
     [
         (["explain", "4096", "4096"], "Missing argument"),
         ([*EXPLAIN, "tile_m=0"], "tile_m must be an integer from 1 to 1048576 but got 0"),
-        ([*EXPLAIN, "tile_z=1"], "tile_z is not a kernel parameter; choose among tile_m"),
+        ([*EXPLAIN, "hue=1"], "hue is not a kernel parameter; choose among tile_m"),
+        ([*EXPLAIN, "clustr=2x1"], "clustr is not a kernel parameter; did you mean cluster or cluster_n or cluster_m?"),
         ([*EXPLAIN, "tile_m"], "--set must be like tile_m=256 but got 'tile_m'"),
         ([*EXPLAIN, "pdl=true", "--set", "early=false"], "--set names pdl twice; leave one of them out"),
         (["explain", "64", "64", "64", "--promote", "128"], "--promote must stand beside --scales but got 128 alone"),
@@ -326,6 +327,8 @@ def test_a_dry_run_of_a_sweep_that_nobody_has_measured_needs_no_gpu(tmp_path):
     spec.write_text((ROOT / SEED).read_text().replace('name = "seed-table"', 'name = "new"'))
     done = run("sweep", str(spec), "--dry-run", "--out", str(tmp_path / "out"))
     assert "160 points: 156 to measure, 0 recorded, refused: 4 by stages" in done.stdout, done.stderr
+    listed = run("sweep", str(spec), "--dry-run", "-v", "--out", str(tmp_path / "out")).stdout.splitlines()
+    assert [": stages: exceeds smem: " in line for line in listed] == [False] * 2 + [True] * 4
     assert not (tmp_path / "out").exists()
 
 
@@ -441,11 +444,11 @@ def test_explain_tells_registers_spills_and_instructions_of_a_compiled_kernel(mo
     before = json.loads(run(*asked, "--json").stdout)
     assert before["code"] is None
     assert "are known once it is compiled, by hopper-gemm prebuild\n" in run(*asked).stdout
-    report = CubinReport(168, 16, 2, 1, 32, 8, 4, 2, 1434, "digest")
+    report = CubinReport(168, 16, 2, 1, 32, 8, 4, 2, 1434, "0123456789abcdef" * 4)
     kernel = KernelId.of(kernel_of(before["config"]), problem)
     KernelStore(default_store()).put(kernel, b"object", report)
     line = "168 registers a thread at launch; spills: 16 B of stack, 2 loads, 1 stores; 1434 instructions, 32 of them"
-    assert f"  code        {line} wgmma\n" in run(*asked).stdout
+    assert f"  code        {line} wgmma; digest 0123456789abcdef\n" in run(*asked).stdout
     assert json.loads(run(*asked, "--json").stdout)["code"] == asdict(report)
 
 

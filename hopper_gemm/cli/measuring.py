@@ -34,7 +34,9 @@ def sweep(
     trials: options.Trials = None,
     backend: options.BackendName = "auto",
     recorded: options.Recorded = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Count the points and stop.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Count the points and stop; with -v a line for each refused one.")
+    ] = False,
     verbose: options.Verbose = False,
     long: options.Long = False,
     as_json: options.Json = False,
@@ -46,6 +48,7 @@ def sweep(
     """
     from hopper_gemm.cli.running import open_sweep, run_sweep, summary
     from hopper_gemm.tune.run.source import NotRecordedError, Source, choose, recorded_study
+    from hopper_gemm.tune.study.space import place_of, points
     from hopper_gemm.tune.study.spec import read_spec
     from hopper_gemm.tune.tables.html.document import document
     from hopper_gemm.tune.tables.view import view
@@ -60,7 +63,8 @@ def sweep(
         source = Source()
     if dry_run:
         plan = open_sweep(question, source, out, trials=trials).plan()
-        for line in plan.lines():
+        listed = points(question).items() if verbose else ()
+        for line in (*plan.lines(), *(f"{place_of(point)} {point.config}: {why}" for point, why in listed if why)):
             say(line)
         if as_json:
             print(json.dumps(plan.as_dict()))

@@ -141,9 +141,7 @@ def config_values(settings: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: a text is none, or names no parameter.
     """
-    from hopper_gemm.model.config import current
-    from hopper_gemm.tune.parameters import WIDEST
-    from hopper_gemm.tune.study.spec import fields_of
+    from hopper_gemm.tune.study.spec import present
 
     values: dict[str, Any] = {}
     for text in settings:
@@ -151,7 +149,7 @@ def config_values(settings: list[str]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set must be like tile_m=256 but got {text!r}")
         number = int(word) if word.lstrip("-").isdecimal() and len(word) < 20 else word
-        fields = current(fields_of(name, {"true": True, "false": False}.get(word.lower(), number)), WIDEST)
+        fields = present(name, {"true": True, "false": False}.get(word.lower(), number))
         if again := [field for field in fields if field in values]:
             raise ValueError(f"--set names {again[0]} twice; leave one of them out")
         values |= fields

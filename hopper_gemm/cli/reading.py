@@ -142,7 +142,7 @@ def explain(
 
     With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
     takes of an SM, what the chip allows. Of a kernel that is compiled here it also says where it lies, its registers,
-    spills and instructions. No GPU is needed.
+    spills and instructions, and a digest of its machine code. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import report_of
@@ -215,7 +215,7 @@ def explain(
     print(f"  compiled    {f'in the {found}' if found else missing}")
     if report is not None:
         spills = f"{report.stack_bytes} B of stack, {report.local_loads} loads, {report.local_stores} stores"
-        counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma"
+        counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma; digest {report.code[:16]}"
         print(f"  code        {report.registers} registers a thread at launch; spills: {spills}; {counted}")
     else:
         compiles = "the first call" if groups else "hopper-gemm prebuild" + " with this --set" * bool(settings)

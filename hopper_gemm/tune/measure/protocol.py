@@ -37,9 +37,9 @@ class Burst:
     span. If two launches take longer than the warm-up or the timed span, the rest grows with the work: otherwise the
     power controller sees a load that hardly ever ends, and speeds at 16384^3 varied by 5 %."""
 
-    rest: Seconds = 0.02
-    warm: Seconds = 0.002
-    timed: Seconds = 0.008
+    rest: Seconds = 0.02  # seconds of idleness before each timing
+    warm: Seconds = 0.002  # seconds of launches before the timed ones
+    timed: Seconds = 0.008  # seconds of timed launches
     pairs: Count = 15  # (ours, baseline), in alternating order
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -58,9 +58,9 @@ class Burst:
 class Steady:
     """Protocol of the steady regime."""
 
-    settle: Seconds = 1.2  # alone before the window
-    window: Seconds = 1.5  # timed, in slices
-    slice: Seconds = 0.5  # slices of ours and of the baseline are paired in order
+    settle: Seconds = 1.2  # seconds alone before the window
+    window: Seconds = 1.5  # seconds that are timed, in slices
+    slice: Seconds = 0.5  # seconds; slices of ours and of the baseline are paired in order
     pairs: Count = 1  # blocks of (ours, baseline), in alternating order; each gives window / slice pairs of times
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 

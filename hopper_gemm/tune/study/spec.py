@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from hopper_gemm.model.config import current
 from hopper_gemm.model.problem import DATA, GemmProblem, shown
 from hopper_gemm.model.recipe import problem_from
 from hopper_gemm.tune.measure.protocol import Burst, Count, Protocol, Seconds, Steady
-from hopper_gemm.tune.parameters import WIDEST
+from hopper_gemm.tune.parameters import PARAMETERS, WIDEST
 from hopper_gemm.tune.statistics import Look
 from hopper_gemm.tune.study.files import here_or_recorded, read_text
 from hopper_gemm.tune.study.row import ResultsError
@@ -54,6 +55,14 @@ def fields_of(name: str, value: Any) -> dict[str, Any]:
     return dict(zip(PAIRS[name], (int(m), int(n)), strict=True))
 
 
+def present(name: str, value: Any) -> dict[str, Any]:
+    """Return a choice as fields under their present names; a ValueError for an unknown name says which are like it."""
+    known = {*PARAMETERS, *PAIRS, *(alias for one in PARAMETERS.values() for alias in one.aliases)}
+    if name not in known and (near := get_close_matches(name, sorted(known))):
+        raise ValueError(f"{name} is not a kernel parameter; did you mean {' or '.join(near)}?")
+    return current(fields_of(name, value), WIDEST)
+
+
 def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
     """Return choices under the present names and words of their parameters; every value is checked."""
     mistakes, now = [], {}
@@ -61,7 +70,7 @@ def _renamed(chosen: dict[str, Any]) -> dict[str, Any]:
         renamed = []
         for value in given if isinstance(given, list) else [given]:
             try:
-                fields = current(fields_of(name, value), WIDEST)
+                fields = present(name, value)
                 WIDEST(**fields)
                 renamed.append(value if name in PAIRS else next(iter(fields.values())))
             except ValueError as error:
@@ -90,14 +99,14 @@ class Section(BaseModel):
 class ProblemSection(Section):
     """One problem: m, n, k, and optionally dtype, layouts and batch_invariant; of FP8 its scales, and promote."""
 
-    m: Size
-    n: Size
-    k: Size
-    dtype: str = "bf16"
-    layouts: str = "kk"
-    batch_invariant: bool = False
-    promote: int = 0
-    scales: str = ""
+    m: Size  # rows of A and C
+    n: Size  # columns of B and C
+    k: Size  # columns of A, rows of B
+    dtype: str = "bf16"  # of operands and output, or of operands, then output: bf16, fp16_fp32, e4m3_bf16 ...
+    layouts: str = "kk"  # contiguous axis of A, then of B: kk, mk, kn or mn
+    batch_invariant: bool = False  # the bits of a row may not depend on the other rows
+    promote: int = 0  # of FP8, elements of k between promotions of the sums: 128, 256 or 512; 0: fast sums
+    scales: str = ""  # of FP8: tensor, row or blocks
 
     @model_validator(mode="after")
     def _is_problem(self) -> ProblemSection:
@@ -120,11 +129,11 @@ class FinalSection(Section):
     """Finals, in which the best of each problem and regime is measured again: in fresh processes, so many pairs in
     each, with so many seconds of rest before each timing of a burst."""
 
-    best: Annotated[int, Field(ge=0, le=1000)] = 1
-    processes: Count = 3
-    burst_pairs: Count = 15
-    burst_rest: Seconds = 0.02
-    steady_pairs: Count = 2
+    best: Annotated[int, Field(ge=0, le=1000)] = 1  # configs of each problem and regime; 0: no finals
+    processes: Count = 3  # fresh ones, for each config
+    burst_pairs: Count = 15  # in each process
+    burst_rest: Seconds = 0.02  # seconds before each timing
+    steady_pairs: Count = 2  # in each process
 
     @property
     def fresh(self) -> int:
@@ -143,9 +152,9 @@ class RaceSection(Section):
     """A first look: so many pairs, and the others only where the config may still be the best. Before that, in the
     burst regime, a glance: one pair, and no more where the config is behind the best by more than ``far``."""
 
-    burst_pairs: Count = 3
-    steady_pairs: Count = 1
-    far: Annotated[float, Field(gt=0, lt=1)] | None = None
+    burst_pairs: Count = 3  # of the first look
+    steady_pairs: Count = 1  # of the first look
+    far: Annotated[float, Field(gt=0, lt=1)] | None = None  # a fraction, as 0.1; without it there is no glance
 
     def looks(self, regime: str) -> tuple[Look, ...]:
         if regime == "steady":
@@ -156,10 +165,10 @@ class RaceSection(Section):
 class TableSection(Section):
     """Columns of the results that span the published table, and its facets where the picture has any."""
 
-    rows: str = "tile_m"
-    cols: str = "k_depth"
-    facet_rows: str | None = None
-    facet_cols: str | None = None
+    rows: str = "tile_m"  # what goes down
+    cols: str = "k_depth"  # what goes across
+    facet_rows: str | None = None  # what tells the picture's rows of tables apart
+    facet_cols: str | None = None  # what tells its columns of tables apart
 
     @field_validator("rows", "cols", "facet_rows", "facet_cols")
     @classmethod
@@ -195,11 +204,12 @@ class Spec(Section):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]  # of the study and its folder
     question: str = ""  # what it asks, in a sentence or two
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the matrices, the sampler and the bootstrap
-    # regimes, and likewise contexts, are never mixed
+    # protocols, which have a table each, below; figures of two regimes, as of two contexts, are never mixed
     regimes: Annotated[list[Literal["burst", "steady"]], Field(min_length=1, max_length=2)] = ["burst"]
+    # whether another kernel runs between any two launches (isolated) or none (chained)
     contexts: Annotated[list[Literal["isolated", "chained"]], Field(min_length=1, max_length=2)] = ["isolated"]
-    problems: Annotated[list[SearchedProblem], Field(min_length=1)]
-    # what the matrices hold while they are timed, of DATA; correctness is always checked on normal data
+    problems: Annotated[list[SearchedProblem], Field(min_length=1)]  # what is multiplied
+    # what the matrices hold while they are timed: normal, uniform or zeros; correctness is checked on normal data
     data: Annotated[list[str], Field(min_length=1)] = ["normal"]
     # for each parameter one value, or a list of them; the grid is their product. cluster = "1x2" sets both fields
     space: Grid = {}
@@ -222,8 +232,8 @@ class Spec(Section):
     ahead: Count = 4  # configs that a search proposes before the first is measured, so that they compile meanwhile
     budget: BudgetSection = BudgetSection()  # when to stop
     race: RaceSection | None = None  # a first look at each config; without it each gets all its pairs
-    burst: Burst = Burst()
-    steady: Steady = Steady()
+    burst: Burst = Burst()  # how a burst is timed
+    steady: Steady = Steady()  # how the steady regime is timed
     final: FinalSection = FinalSection()  # how the best is measured again
     table: TableSection = TableSection()  # what spans the published table
     # of a comparison. tuned: the best known config of the very problem, else matmul's pick; auto: matmul's pick for a

@@ -65,7 +65,12 @@ ASKED_APART = SPEC.replace("[space]", OWN)
     ("text", "old", "new", "message"),
     [
         (SPEC, 'name = "small"', 'name = "Not A Name"', "name: String should match pattern"),
-        (SPEC, "tile_n = 128", "tile_z = 128", "space: tile_z is not a kernel parameter; choose among tile_m, tile_n"),
+        (
+            SPEC,
+            "tile_n = 128",
+            "tile_z = 128",
+            "space: tile_z is not a kernel parameter; did you mean tile_n or tile_m",
+        ),
         (SPEC, "tile_n = 128", "tile_n = []", "space: tile_n must have at least one value but got an empty list"),
         (SPEC, "tile_n = 128", "tile_n = [128, 1.5]", "space: tile_n must be an integer from 1 to 1048576 but got 1.5"),
         (SPEC, "stagger = 1", 'cluster = "2by1"', "space: cluster must be written like \"2x1\" but got '2by1'"),
@@ -121,11 +126,11 @@ def test_a_mistake_is_one_line_with_what_came_and_the_mend(tmp_path, text, old, 
 
 
 def test_all_mistakes_of_a_space_are_told_at_once(tmp_path):
-    text = SPEC.replace("tile_n = 128", "tile_z = 128").replace("[4, 16]", '[0, 4, "deep"]')
+    text = SPEC.replace("tile_n = 128", "hue = 128").replace("[4, 16]", '[0, 4, "deep"]')
     with pytest.raises(SpecError) as caught:
         read_spec(spec_of(tmp_path, text))
     assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [
-        f"space: tile_z is not a kernel parameter; choose among {', '.join(FIELDS)}",
+        f"space: hue is not a kernel parameter; choose among {', '.join(FIELDS)}",
         "space: k_depth must be an integer from 1 to 1048576 but got 0",
         "space: k_depth must be an integer from 1 to 1048576 but got 'deep'",
     ]
