@@ -55,6 +55,7 @@ ELSEWHERE = {
     r"(\.venv/bin/)?pytest .*": "tests/test_docs.py",
     r"python examples/.*": "tests/examples",
     r"python -m tests\.test_surface": "tests/test_surface.py",
+    r"python -m docs\.generate docs": "tests/test_docs.py",
     r"python -m benchmarks\.(fp8|groups|host).*": "docs/generate/headline.py",
     r"python -m benchmarks\.damages": "tests/test_damages.py",
     r"python -m benchmarks\.mutants": "tests/test_mutants.py",

@@ -1,8 +1,8 @@
 """Write every generated page anew: pages and pictures of results, their index, and the generated parts of the docs.
 
 A part stands between ``<!-- NAME: make pages -->`` and ``<!-- end -->``. With names of results folders only those are
-published, and the index and the parts. Where the kernel's sources changed, the kernels behind marked figures are
-compiled first; see :mod:`docs.generate.todays_code`.
+published, and the index and the parts; ``docs`` names none of them. Where the kernel's sources changed, the kernels
+behind marked figures are compiled first; see :mod:`docs.generate.todays_code`.
 """
 
 from __future__ import annotations
