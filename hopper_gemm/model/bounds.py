@@ -33,7 +33,7 @@ class LowerBounds:
         down, by_tile, of["swizzle"] = np.array(walks, dtype=int).T
         abreast = of["apart"] * by_tile > 0
         of |= {name: np.where(down, pair, pair[::-1]) for name, pair in of.items() if pair.ndim > 1}
-        of |= {"down": down != of.pop("swap_ab"), "in_order": abreast & (of["balance"] == 0)}
+        of |= {"down": down != of.pop("swap_ab"), "in_order": abreast & (of["dynamic"] == 0)}
         of["near"], of["turn"] = np.where(abreast, (of["near"] * of["turn"], by_tile), (of["near"], of["turn"]))
         self._columns, self._tables = of, cache(self._table)
 
@@ -87,7 +87,7 @@ class LowerBounds:
         rounds, behind = np.ceil(clusters / resident), work + epilogue
         alone, turns = behind + of.late * (constants.latency + load), np.maximum(work, behind / 2) + constants.turn
         total = np.where(of.pingpong, rounds * turns + epilogue, rounds * alone)
-        total = total - of.balance * (total - total / rounds) + of.entry + load
+        total = total - of.dynamic * constants.balance * (total - total / rounds) + of.entry + load
         stages = clusters * of.sms * steps / total
         moving = np.minimum(1.0, stages * (taken[0] + taken[1]) / predict.L2_PORT_BYTES)
         busy = np.minimum(1.0, stages * of.product) + constants.heat * moving
@@ -148,7 +148,7 @@ def _columns(fixed: Fixed, chip: Chip) -> dict[str, float | tuple[float, ...]]:
         "outside": constants.outside * fixed.stage / hopper.L2_LINE_BYTES,
         "moves_back": kernel.may_move_back,
         "pingpong": kernel.schedule == "pingpong",
-        "balance": constants.balance if dynamic else 0.0,
+        "dynamic": dynamic,
         "apart": apart,
         "at_once": clusters_at_once(fixed.size, chip),
         "slots": clusters_at_once(fixed.size, chip) * fixed.ctas,

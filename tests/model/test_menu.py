@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from benchmarks.menu import SIZE, curve, curve_text, data, exchanged, greedy, losses, menu_of, text_of
 from docs.generate.measurements import measurement
+from hopper_gemm.model import bounds as bounds_of
 from hopper_gemm.model import menu as menus
 from hopper_gemm.model.bounds import LowerBounds
 from hopper_gemm.model.config import GemmConfig
@@ -34,7 +36,7 @@ from hopper_gemm.model.menu import (
     of_8_bits,
     suited,
 )
-from hopper_gemm.model.predict import predict, predict_fixed
+from hopper_gemm.model.predict import FITTED, Fixed, predict, predict_fixed
 from hopper_gemm.model.problem import DTYPES, LAYOUTS, GemmProblem
 from hopper_gemm.model.roofline import cluster_tiles, clusters_at_once, parts_meet
 from hopper_gemm.model.walk import abreast
@@ -136,6 +138,22 @@ def test_no_kernel_is_predicted_to_be_faster_than_its_lower_bound():
         bounds = LowerBounds([*enumerate(kernels)])(problem, np.arange(24), np.array(parts))
         for kernel, bound, count in zip(kernels, bounds, parts, strict=True):
             assert bound <= predict(kernel.but(split_k=count), problem).seconds * (1 + 1e-12)
+
+
+def test_the_dynamic_scheduler_is_known_also_where_it_would_even_out_nothing(monkeypatch):
+    """Only kernels without it read parts in their order, whatever its constants are fitted to."""
+    constants = replace(FITTED, balance=0.0)
+    monkeypatch.setattr(bounds_of, "FITTED", constants)
+    monkeypatch.setattr(bounds_of, "Fixed", partial(Fixed, constants=constants))
+    apart = [one.but(part_order="tile") for one in menu() if one.parts_at_launch and one.scheduler == "static"]
+    kernels = [one for way in apart if is_legal(one := way.but(scheduler="dynamic", split_k=2))]
+    rng = random.Random(3)
+    for problem in drawn(40):
+        drawn_kernels = rng.sample(kernels, 24)
+        parts = [rng.randrange(2, 65) for _ in drawn_kernels]
+        bounds = LowerBounds([*enumerate(drawn_kernels)])(problem, np.arange(24), np.array(parts))
+        for kernel, bound, count in zip(drawn_kernels, bounds, parts, strict=True):
+            assert bound <= predict(kernel.but(split_k=count), problem, constants=constants).seconds * (1 + 1e-12)
 
 
 def test_few_of_hundreds_of_ways_are_predicted_for_a_choice(monkeypatch):
