@@ -151,7 +151,7 @@ def pick_for(problem: GemmProblem, device: int = 0, finish: Epilogue | None = No
 
 def tables_for(device: int = 0) -> tuple[Table, ...]:
     """The tuned tables that serve a device, in order."""
-    return _tables(_kind(device), CHANGES.count)
+    return _tables(kind_of(device), CHANGES.count)
 
 
 # The caches below hold until the tables change, which counts CHANGES up.
@@ -159,7 +159,7 @@ def tables_for(device: int = 0) -> tuple[Table, ...]:
 
 @lru_cache(maxsize=4096)
 def _picked(problem: GemmProblem, context: str, device: int, changes: int, finish: Epilogue | None) -> Pick:
-    kind = _kind(device)
+    kind = kind_of(device)
     pick = find(_tables(kind, changes), problem, context=context, chip=chip_of(device), finish=finish)
     if kind and pick.entry is not None and pick.entry.kind not in (kind, SISTERS.get(kind)):
         _warn_of_other_gpu(pick.entry.gpu, str(pick.table), changes)
@@ -180,10 +180,8 @@ def _warn_of_other_gpu(gpu: str, table: str, changes: int) -> None:
 @lru_cache(maxsize=64)
 def chip_of(device: int = 0) -> Chip:
     """What a GPU has, as its driver says; an H200 where torch sees no Hopper GPU."""
-    if not torch.cuda.is_available():
-        return SXM
-    gpu = torch.cuda.get_device_properties(device)
-    if (gpu.major, gpu.minor) != COMPUTE_CAPABILITY:
+    gpu = torch.cuda.get_device_properties(device) if torch.cuda.is_available() else None
+    if gpu is None or (gpu.major, gpu.minor) != COMPUTE_CAPABILITY:
         return SXM
     with torch.cuda.device(device):
         clusters = tuple(map(resident_clusters, CLUSTER_SIZES))
@@ -191,6 +189,6 @@ def chip_of(device: int = 0) -> Chip:
 
 
 @lru_cache(maxsize=64)
-def _kind(device: int) -> str | None:
+def kind_of(device: int) -> str | None:
     """The kind of a GPU; None where torch sees none."""
     return slug(torch.cuda.get_device_properties(device).name) if torch.cuda.is_available() else None

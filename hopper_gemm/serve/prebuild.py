@@ -1,7 +1,5 @@
-"""``hopper_gemm.prebuild``: compile ahead what :func:`hopper_gemm.matmul` will run, on all cores. It needs no GPU.
-
-That is the kernels, and once for a torch the extension that repeats known launches (``serve/native.cpp``).
-"""
+"""``hopper_gemm.prebuild``: compile ahead what :func:`hopper_gemm.matmul` will run, on all cores, and once for a torch
+the extension that repeats known launches (``serve/native.cpp``). It needs no GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from hopper_gemm.compiler.store import AnyId, KernelId, KernelStore, PaddingId, 
 from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.legality import is_legal
-from hopper_gemm.model.lookup import Table, find, served, tables
+from hopper_gemm.model.lookup import SISTERS, Table, find, served, tables
 from hopper_gemm.model.menu import suited
 from hopper_gemm.model.problem import BLOCK, LAYOUTS, GemmProblem, listed, shown
 from hopper_gemm.model.recipe import ScaledProblem, finish_of, with_scales
@@ -86,14 +84,14 @@ def prebuild(
             some of their own; or a problem of FP8 or of groups, whose sizes do not matter, for all of its kind.
             :data:`WHOLE_MENU` of this module has all that ``hopper-gemm prebuild --menu`` compiles.
         context: ``"isolated"``, or ``"chained"`` for calls within :func:`hopper_gemm.chained`.
-        gpu: kind of GPU whose tuned tables serve, such as ``"NVIDIA H200"``; by default the recorded tables of any.
+        gpu: ``"h100"``, ``"h200"`` or the GPU here, whose tuned tables serve; by default the recorded tables of any.
         chip: SMs and L2 of that GPU; by default those of an H200 or H100 SXM.
         store: folder of compiled kernels, and nothing but kernels; by default the one that ``matmul`` uses.
         workers: processes at most; by default one fewer than the cores.
         watch: called after each kernel with the number that are done, and the number of all.
 
     Raises:
-        ValueError: sizes that are no problem, another context, no element type or layouts, or FP8 without scales.
+        ValueError: sizes that are no problem, another context or GPU, no element type or layouts, FP8 without scales.
         RuntimeError: none of the kernels could be compiled; the message has the first reason.
         OSError: the store cannot be written; the message gives the fix.
 
@@ -117,8 +115,13 @@ def prebuild(
         size = len(types) if isinstance(types, tuple | list) else 0
         if size != 2 and not (size == 3 and isinstance(types[2], Epilogue)):
             raise TypeError(f"menu must have pairs such as ('bf16', 'kk') but has {shown(types)}; give both")
-        GemmProblem(8, 8, 8, *types[:2])
-    among = tables(None if gpu is None else slug(gpu))
+    hopper = None if gpu is None else slug(gpu)
+    if hopper not in (None, *SISTERS):
+        from hopper_gemm.serve.kernels import kind_of  # imports torch
+
+        if hopper != kind_of(0):
+            raise ValueError(f"gpu must be {' or '.join(SISTERS)}, or the GPU here, but got {shown(gpu)}; leave it out")
+    among = tables(hopper)
     pairs: dict[tuple[GemmProblem, Epilogue | None], None] = {}
     for given in listed("problems", problems, "problems"):
         with_finish = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Epilogue | None)
@@ -126,8 +129,7 @@ def prebuild(
         pairs[GemmProblem.of(problem), finish] = None
     for problem, finish in (*pairs, *map(example_of, menu)):
         if problem.is_fp8 and not (finish or finish_of(problem) or Epilogue()).scales:
-            fix = "give it with hopper_gemm.Epilogue(scales='row')"
-            raise ValueError(f"prebuild needs the scales of {problem.dtype}; {fix}")
+            raise ValueError(f"prebuild needs the scales of {problem.dtype}; give hopper_gemm.Epilogue(scales='row')")
     wanted: list[AnyId] = [
         KernelId.of(find(among, problem, context=context, chip=chip, finish=finish).config, problem, finish=finish)
         for problem, finish in pairs

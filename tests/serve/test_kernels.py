@@ -165,10 +165,10 @@ def gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: about(names[index]))
     monkeypatch.setattr(kernels, "resident_clusters", lambda size: 132 // size)
     monkeypatch.setattr(kernels, "memory_rate", lambda: 2.93e12)
-    for known in (kernels._kind, kernels.chip_of):
+    for known in (kernels.kind_of, kernels.chip_of):
         known.cache_clear()
     yield names
-    for known in (kernels._kind, kernels.chip_of):
+    for known in (kernels.kind_of, kernels.chip_of):
         known.cache_clear()
     hopper_gemm.use_table(None)
 

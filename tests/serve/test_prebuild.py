@@ -230,6 +230,14 @@ def test_another_context_is_refused():
         hopper_gemm.prebuild([(8, 8, 8)], context="graph")
 
 
+def test_a_gpu_that_is_neither_known_nor_here_is_refused_in_a_line(pool, monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match=r"^gpu must be h100 or h200, or the GPU here, but got 'h1000'; leave"):
+        hopper_gemm.prebuild([(8, 8, 8)], gpu="h1000", store=tmp_path)
+    assert hopper_gemm.prebuild([(64, 4096, 4096)], gpu="NVIDIA H100 80GB HBM3", store=tmp_path).kernels == 1
+    monkeypatch.setattr("hopper_gemm.serve.kernels.kind_of", lambda device: "h20")
+    assert hopper_gemm.prebuild([(64, 4096, 4096)], gpu="NVIDIA H20", store=tmp_path).kernels == 1
+
+
 @pytest.mark.compile
 @pytest.mark.timeout(300)
 def test_the_command_compiles_what_explain_names(monkeypatch, tmp_path, extension):
