@@ -80,9 +80,10 @@ pages: $(VENV)/.ready
 	$(BIN)/python -m docs.generate
 
 # List what README and the pages claim, whose machine code was measured, and the command that measures it; on a Hopper GPU
-# run the commands of what is not of this version, and go on where the last run stopped. ARGS=--list only lists.
+# run the commands of what is not of this version, and go on where the last run stopped. ARGS=--list only lists;
+# ONLY="a claim's name" measures that one anew, whatever was measured before.
 headline: $(VENV)/.ready
-	$(BIN)/python -m docs.generate.headline $(ARGS)
+	$(BIN)/python -m docs.generate.headline $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
 # Every recorded row as one Parquet file: build/rows.parquet. Needs pyarrow.
 data: $(VENV)/.ready

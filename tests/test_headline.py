@@ -15,7 +15,7 @@ from docs.generate.headline import Claim, claims, main, measure
 from docs.generate.pages.comparisons import headline as table_of_readme
 from hopper_gemm.cli import app
 from hopper_gemm.model.tuned import results_root
-from hopper_gemm.tune.measure.device import NoHopperError
+from hopper_gemm.tune.measure.device import GpuId, NoHopperError
 from tests.conftest import ROOT
 
 CLAIMS = [Claim("README.md", f"claim {n}", "suite", f"command {n}", "an earlier version's") for n in range(3)]
@@ -77,6 +77,36 @@ def test_measuring_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(headline, "kernel_digest", lambda: "another")
     assert measure(CLAIMS, tmp_path, print, run) == [CLAIMS[1]]
     assert len(ran) == 4
+
+
+def test_a_claim_of_the_table_has_its_figure(listed):
+    table = table_of_readme().replace("**", "")
+    current = [claim for claim in listed if claim.figure and claim.current]
+    assert current
+    assert all(part.partition(" over ")[0] in table for claim in current for part in claim.figure.split("; "))
+    assert f"{current[0].what}: {current[0].figure}\n" in headline.listing(current)
+
+
+def test_one_claim_is_measured_anew_whatever_was_measured_before(monkeypatch, tmp_path, capsys):
+    """Each time where nothing is; a run that was stopped goes on."""
+    out, other = headline.out_of("one"), Claim("README.md", "one more", "suite", "b", "this version's")
+    claim = Claim("README.md", "one", "suite", f"a --out {out}", "this version's")
+    monkeypatch.setattr(headline, "claims", lambda: [claim, other])
+    monkeypatch.setattr(headline, "find_hopper", lambda: GpuId(0, "NVIDIA H200", "GPU-1"))
+    monkeypatch.setattr(headline, "results_root", lambda: tmp_path / "results")
+    monkeypatch.setattr(headline, "local_root", lambda: tmp_path / "results/local")
+    ran = []
+    for status in (0, 1, 0, 0):
+        monkeypatch.setattr(headline, "run", lambda command, status=status: ran.append(command) or status)
+        assert main(["--only", "ONE"]) == status
+    assert ran == [claim.command, f"{claim.command}-2", f"{claim.command}-2", f"{claim.command}-3"]
+    assert main(["--only", "more"]) == main(["--only", "more"]) == 0
+    assert ran[4:] == ["b", "b"]
+    assert main([]) == 0
+    assert len(ran) == 6
+    with pytest.raises(SystemExit):
+        main(["--only", "none"])
+    assert "--only must be of one claim but 'none' is of 0; name one of: one; one more" in capsys.readouterr().err
 
 
 def test_without_a_gpu_nothing_is_measured_and_that_is_said(monkeypatch, capsys):

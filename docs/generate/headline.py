@@ -2,10 +2,12 @@
 
 For each claim ``make headline`` prints whose machine code was measured, as far as its rows say, and the command that
 measures it again (with ``--backend replay``, or by ``hopper-gemm table`` and the folder, its rows are shown without a
-GPU); what README says comes first, and of that the figures of an earlier version. On a Hopper GPU it then
-runs the commands of all claims that are not wholly this version's, one after the other, into results/local/headline,
-and goes on where it stopped: a command that ended well is not run again until the kernel's sources change, and the
-others go on in their own files. Recorded rows and pages are left as they are.
+GPU); what README says comes first, with the figures of its table, and of that the figures of an earlier version. On a
+Hopper GPU it then runs the commands of all claims that are not wholly this version's, one after the other, into
+results/local/headline, and goes on where it stopped: a command that ended well is not run again until the kernel's
+sources change, and the others go on in their own files. ``make headline ONLY="8192x8192x8192 at the power cap"`` lists
+and measures one claim, of this version too, and each time anew, beside what was measured before. Recorded rows and
+pages are left as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fresh import LAST_SEEDS
-from docs.generate.pages.comparisons import FP8_TUNED, MARKED, ON_H100S, ON_H200S, measured_kernels, todays_code
+from docs.generate.pages.comparisons import (
+    FP8_TUNED,
+    MARKED,
+    ON_H100S,
+    ON_H200S,
+    headline_lines,
+    measured_kernels,
+    todays_code,
+)
 from docs.generate.pages.reproduction import claims_of_readme
 from docs.generate.pages.sources import recorded
 from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN, mark
@@ -129,6 +139,7 @@ class Claim:
         rows: study, or file below results, whose rows it is made from.
         command: command that measures it again, with the path that it writes.
         code: whose machine code was measured, in a few words.
+        figure: what a line of README's table says, over torch.mm and over the faster baseline; else empty.
     """
 
     page: str
@@ -136,6 +147,7 @@ class Claim:
     rows: str
     command: str
     code: str
+    figure: str = ""
 
     @property
     def current(self) -> bool:
@@ -155,13 +167,20 @@ def claims() -> list[Claim]:
             if recorded_folders(path.stem):
                 command = f"hopper-gemm sweep {path.relative_to(ROOT)} --out OUT"
                 listed.append((page, path.stem, path.stem, command))
+    figures = {rows: figure_of(*line[2:4]) for rows, line in headline_lines().items()}
     made = [
-        Claim(page, what, rows, command.replace("OUT", out_of(what)), code_of(rows))
+        Claim(page, what, rows, command.replace("OUT", out_of(what)), code_of(rows), figures.get(rows, ""))
         for page, what, rows, command in listed
     ]
     order = (EARLIER, UNKNOWN, CURRENT)  # a mark of several kinds stands behind the first
     rank = {code: 2 * at for at, code in enumerate(order)}
     return sorted(made, key=lambda claim: (claim.page != README, rank.get(claim.code, 1)))
+
+
+def figure_of(over_torch: str, over_faster: str) -> str:
+    """Return two figures of README's table, the second maybe empty, as text."""
+    further = f"; {over_faster} over the faster of it and cuBLASLt" * bool(over_faster)
+    return f"{over_torch} over torch{further}".replace("**", "")
 
 
 def out_of(what: str) -> str:
@@ -181,12 +200,40 @@ def code_of(rows: str) -> str:
 def listing(found: Iterable[Claim]) -> str:
     """Return the claims as text, three lines each."""
     return "\n".join(
-        f"{claim.page}: {claim.what}\n  {claim.code}; rows: {claim.rows}\n  {claim.command}" for claim in found
+        f"{claim.page}: {claim.what}{f': {claim.figure}' * bool(claim.figure)}\n"
+        f"  {claim.code}; rows: {claim.rows}\n  {claim.command}"
+        for claim in found
     )
 
 
+def named(found: Sequence[Claim], text: str) -> Claim:
+    """Return the claim whose name has a text, or is it.
+
+    Raises:
+        ValueError: none or several have it, and none is it.
+    """
+    having = [claim for claim in found if text.lower() in claim.what.lower()]
+    exact = [claim for claim in having if claim.what.lower() == text.lower()]
+    if len(exact or having) != 1:
+        among = "; ".join(claim.what for claim in having or found)
+        raise ValueError(f"--only must be of one claim but {text!r} is of {len(having)}; name one of: {among}")
+    return (exact or having)[0]
+
+
+def anew(claim: Claim, done: Sequence[list[str]]) -> str:
+    """Return the command of a claim with a path of its own, where none that ended well with today's sources wrote."""
+    out = out_of(claim.what)
+    paths = [out, *(f"{out}-{number}" for number in range(2, len(done) + 3))]
+    commands = [claim.command.replace(out, path) for path in paths]
+    return next((one for one in commands if [kernel_digest(), one] not in done), claim.command)
+
+
 def measure(
-    missing: Sequence[Claim], folder: Path, say: Callable[[str], None], run: Callable[[str], int]
+    missing: Sequence[Claim],
+    folder: Path,
+    say: Callable[[str], None],
+    run: Callable[[str], int],
+    again: bool = False,
 ) -> list[Claim]:
     """Run the commands of claims that did not end well before with today's sources; return those that failed.
 
@@ -195,17 +242,19 @@ def measure(
         folder: folder of what the commands write, and of the list of those that ended well.
         say: called with a line for each claim.
         run: runs a command and returns its exit status.
+        again: also run those that ended well, with a new path.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, failed = folder / "done.json", []
     done = json.loads(path.read_text()) if path.is_file() else []
     for number, claim in enumerate(missing, 1):
-        key = [kernel_digest(), claim.command]
-        if key in done:
+        command = anew(claim, done) if again else claim.command
+        key = [kernel_digest(), command]
+        if key in done and not again:
             say(f"{number} of {len(missing)} {claim.what}: measured before")
             continue
-        say(f"{number} of {len(missing)} {claim.what}: {claim.command}")
-        if run(claim.command) == 0:
+        say(f"{number} of {len(missing)} {claim.what}: {command}")
+        if run(command) == 0:
             done.append(key)
             write_whole(path, json.dumps(done))
         else:
@@ -224,9 +273,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--list", action="store_true", help="only list, also on a GPU")
     asked.add_argument("--readme", action="store_true", help="only what README says")
+    asked.add_argument("--only", metavar="TEXT", help="only the claim whose name has this text, whatever was measured")
     given = asked.parse_args(arguments)
     print("Reading recorded rows ...", file=sys.stderr, flush=True)
     found = [claim for claim in claims() if claim.page == README or not given.readme]
+    if given.only is not None:
+        try:
+            found = [named(found, given.only)]
+        except ValueError as error:
+            asked.error(str(error))
     missing = [claim for claim in found if not claim.current]
     print(f"{listing(found)}\n{len(missing)} of {len(found)} claims are not wholly of this version's machine code.")
     try:
@@ -237,7 +292,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.list:
         return 0
     print(f"Measuring them on an {gpu}:", flush=True)
-    failed = measure(missing, local_root() / "headline", print, run)
+    chosen, again = (missing, False) if given.only is None else (found, True)
+    failed = measure(chosen, local_root() / "headline", print, run, again)
     return 1 if failed else 0
 
 

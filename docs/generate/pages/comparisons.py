@@ -162,23 +162,34 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 
 
 def headline() -> str:
-    """Geometric means by list and context, and the best at the power cap."""
+    """Geometric means by list and context, and the best at the power cap, of today's machine code."""
+    lines = [line for line in headline_lines().values() if line[-1].startswith(CURRENT + ",") or line[-1] == CURRENT]
+    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
+    return markdown(("problems", "context", *names), lines)
+
+
+def headline_lines() -> dict[str, tuple[str, ...]]:
+    """The lines of the headline, those of earlier machine code too, by the first study of their rows: problems,
+    context, figure over torch.mm, figure over the faster baseline, machine code."""
     over_mm, over_both = (figure(ratios, "**") for ratios in ratios_on(ON_H100S))
     what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
-    lines = [(what, "isolated", over_mm, over_both, mark_of(ON_H100S[-1]))]
+    lines: dict[str, tuple[str, ...]] = {}
+    lines[ON_H100S[0]] = (what, "isolated", over_mm, over_both, mark_of(ON_H100S[-1]))
     chained = over("suite-chained-on-h100", "chained").values()
     ours, both = figure(as_published(of["cublas"]) for of in chained), figure(map(faster, chained))
     what = f"the same {len(chained)} on an H100"
-    lines.append((what, "chained", ours, both, mark_of("suite-chained-on-h100")))
+    lines["suite-chained-on-h100"] = (what, "chained", ours, both, mark_of("suite-chained-on-h100"))
     ours, both = map(figure, ratios_on(ON_H200S))
-    lines.append(("[the same 24](docs/suite.md#again-on-h200s) on H200s", "isolated", ours, both, mark_of(ON_H200S[0])))
-    lines.append(("the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)", "isolated", *_invariant()))
+    what = "[the same 24](docs/suite.md#again-on-h200s) on H200s"
+    lines[ON_H200S[0]] = (what, "isolated", ours, both, mark_of(ON_H200S[0]))
+    what = "the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)"
+    lines["invariant"] = (what, "isolated", *_invariant())
     for name, scales in FP8_TUNED.items():
         fp8 = over(name).values()
         ours, lists = figure(as_published(of["cublas"]) for of in fp8), all("heuristics" in of for of in fp8)
         both = figure(map(faster, fp8)) if lists else ""
         what = f"[{len(fp8)} FP8 problems](docs/models.md#fp8) on H100s, {scales}, over torch's `scaled_mm`"
-        lines.append((what, "isolated", ours, both, mark_of(name)))
+        lines[name] = (what, "isolated", ours, both, mark_of(name))
     for seed in LAST_SEEDS:
         anew = mapped(recorded(seed).stage("map"))
         picks = [(row.point.problem, row.point.config) for row in figure_rows(seed) if row.point.against == "cublas"]
@@ -186,15 +197,13 @@ def headline() -> str:
         drawn = f"[drawn by seed {seed.removeprefix('fresh-')}](docs/menu.md#what-a-pick-is-worth)"
         what = f"{len(anew)} untuned problems, {drawn}, on an H100"
         what += f"; today's menu has another kernel for {others}" if others else ""
-        lines.append((what, "isolated", figure(map(pick_of, anew)), figure(map(over_faster, anew)), mark_of(seed)))
+        lines[seed] = (what, "isolated", figure(map(pick_of, anew)), figure(map(over_faster, anew)), mark_of(seed))
     capped = over("steady-on-h100", regime="steady")["8192x8192x8192"]
     best, harder_one = widened(capped["cublas"]), widened(min(capped.values(), key=lambda one: one["speedup"]))
     energy = f"{best['pj_per_flop']:.3f} pJ/FLOP, `torch.mm` {best['baseline_pj_per_flop']:.3f}"
     what = f"[8192^3 at the power cap](docs/steady.md) on an H100; {energy}"
-    lines.append((what, "isolated", interval(best), interval(harder_one), mark_of("steady-on-h100")))
-    lines = [line for line in lines if line[-1].startswith(CURRENT + ",") or line[-1] == CURRENT]
-    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
-    return markdown(("problems", "context", *names), lines)
+    lines["steady-on-h100"] = (what, "isolated", interval(best), interval(harder_one), mark_of("steady-on-h100"))
+    return lines
 
 
 def _invariant() -> tuple[str, str, str]:
