@@ -62,7 +62,11 @@ FP8_ROWS = ["--dtype", "e4m3", "--scales", "row"]
         ),
         (["prebuild", "64", "64", "64", "--dtype", "e4m3_bf16"], "--dtype e4m3_bf16 must stand beside --scales"),
         (["tune", "64", "64", "64", "--backend", "replay", "--cluster"], "--cluster measures on other hosts but"),
-        (["compare", "64", "64", "64", "--backend", "replay", "--against", ","], "against: "),
+        (
+            ["compare", "64", "64", "64", "--backend", "replay", "--against", ","],
+            "--against must name a baseline but got ','",
+        ),
+        (["compare", "64", "64", "64", "--against", ""], "--against must name a baseline but got ''; leave it out for"),
         (["compare", *FP8_ROWS, "--promote", "64", "64", "64", "64"], "promote must be one of"),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
         (["explain", "64", "64", "64", "--gpu", ""], "--gpu must be one of h100, h200 but got ''; on other"),

@@ -257,6 +257,8 @@ def compare(
     if finalists is not None and backend == "replay":
         raise ValueError(f"--finalists shortens a measurement but --backend is {backend}; leave one of them out")
     names = tuple(dict.fromkeys(filter(None, ("cublas,cublaslt" if against is None else against).split(","))))
+    if not names:
+        raise ValueError(f"--against must name a baseline but got {against!r}; leave it out for cublas,cublaslt")
     title, text, problems = problems_of(shapes, sizes or (), regime)
     problems = options.with_recipe(options.with_rule(problems, batch_invariant), dtype, scales, promote)
     keys: dict[str, Any] = {"regimes": [regime], "contexts": [context], "processes": processes}
