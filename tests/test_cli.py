@@ -205,6 +205,17 @@ def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
     text = run("explain", *given).stdout
     assert f"on 8 {grouping} of 4096x2048x4096 bf16: legal" in text
     assert "  picked      this; from the menu" in text
+    assert text.count("hopper-gemm prebuild") == 0, "it takes no groups"
+    assert text.count("hopper_gemm.prebuild in Python") == (2 if "in no store" in text else 0)
+    text = run("explain", *given, "--set", "tile_m=256", "--set", "tile_n=128", "--set", "k_depth=2").stdout
+    assert "  compiled    in no store: no call names a config of groups\n" in text
+    assert text.count("are known once it is compiled\n") == 1
+
+
+def test_explain_tells_a_program_that_the_gpu_was_assumed(no_gpu):
+    for options, assumed in (((), True), (("--gpu", "h100"), False)):
+        found = json.loads(run("explain", "64", "64", "64", *options, "--json").stdout)["matmul"]
+        assert (found["gpu"], found["gpu_assumed"]) == ("h100", assumed)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def explain(
     elif served.entry is None:
         considered = ranked(problem, CONSIDERED, chip)
     found = compiled_in(KernelId.of(served.config if as_json else config, problem))
-    report = report_of(KernelId.of(config, problem))
+    report, assumption = report_of(KernelId.of(config, problem)), assumed(gpu)
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
@@ -186,7 +186,8 @@ def explain(
             | {"predicted_us": prediction.seconds * 1e6, "paced_by": prediction.limit}
             for candidate, seconds, prediction in considered
         ]
-        origin = {"how": served.how, "gpu": kind, "entry": entry, "considered": candidates, "compiled": found}
+        origin = {"how": served.how, "gpu": kind, "gpu_assumed": bool(assumption), "entry": entry}
+        origin |= {"considered": candidates, "compiled": found}
         code = {"code": None if report is None else asdict(report)}
         print(json.dumps({**explanation, **code, "matmul": {"config": served.config.as_dict(), **origin}}))
         return
@@ -195,7 +196,7 @@ def explain(
     print(spell("\n".join([title, *([] if long else [f"  shorthand   {EXPLANATION}"]), *rest])))
     if not explanation["legal"]:
         return
-    if assumption := assumed(gpu):
+    if assumption:
         print(f"  GPU         {assumption}")
     source = f"from the menu: no tuned table of {kind} has {problem}"
     if served.entry is not None and served.table is not None:
@@ -211,15 +212,19 @@ def explain(
         print(spell(f"  considered  {us}: {candidate}"))
     waits = batch_invariant or groups or settings or problem.is_fp8
     meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
-    missing = f"in no store: {meanwhile}; hopper-gemm prebuild compiles ahead"
+    ahead = "hopper-gemm prebuild" + " with this --set" * bool(settings)
+    if groups is not None:  # the command line's prebuild takes none, and calls of groups take no config
+        ahead = "" if settings else "hopper_gemm.prebuild in Python"
+        meanwhile = "no call names a config of groups" if settings else meanwhile
+    missing = f"in no store: {meanwhile}" + f"; {ahead} compiles ahead" * bool(ahead)
     print(f"  compiled    {f'in the {found}' if found else missing}")
     if report is not None:
         spills = f"{report.stack_bytes} B of stack, {report.local_loads} loads, {report.local_stores} stores"
         counted = f"{report.instructions} instructions, {report.wgmma} of them wgmma; digest {report.code[:16]}"
         print(f"  code        {report.registers} registers a thread at launch; spills: {spills}; {counted}")
     else:
-        compiles = "the first call" if groups else "hopper-gemm prebuild" + " with this --set" * bool(settings)
-        print(f"  code        registers, spills and instructions are known once it is compiled, by {compiles}")
+        known = "registers, spills and instructions are known once it is compiled"
+        print(f"  code        {known}" + f", by {ahead}" * bool(ahead))
     print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
 
 
@@ -361,7 +366,7 @@ def prebuild(
     sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile ahead what matmul runs on problems.
+    """Compile ahead what matmul runs on problems, by default those of the suite.
 
     With --menu every kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all
     layouts, layers with the usual epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products
@@ -391,10 +396,20 @@ def prebuild(
     parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()
     of_part = f" for {problems[0].dtype} {recipe_of(problems[0]) or problems[0].layouts}" * (menu and not whole)
     problems = () if menu else options.with_rule(problems, batch_invariant)
+    assumption = "" if settings else assumed(gpu)
+    if assumption and not as_json:
+        print(assumption, flush=True)
     if settings:
         config = config_of(options.config_values(settings))
-        if refused := [f"{problem}: {reason}" for problem in problems for reason in reasons(config, problem)]:
-            raise ValueError("\n".join(refused))
+        refused: dict[str, list[str]] = {}
+        for problem in problems:
+            for refusal in reasons(config, problem):
+                refused.setdefault(str(refusal), []).append(str(problem))
+        if refused:
+            lines = [
+                f"{first}{f' and {len(rest)} more' * bool(rest)}: {why}" for why, (first, *rest) in refused.items()
+            ]
+            raise ValueError("\n".join(lines))
         padding = [PaddingId()] * any(problem.padded for problem in problems)
         kernels = dict.fromkeys(KernelId.of(config, problem) for problem in problems)
         done = build([*kernels, *padding], watch=paced(stderr))
@@ -402,10 +417,9 @@ def prebuild(
         chip = chip_here(kind, sms)
         done = compile_ahead(problems, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
     if as_json:
-        print(json.dumps({"store": str(default_store()), **asdict(done)}))
+        used = {"gpu": None if settings else kind, "gpu_assumed": bool(assumption)}
+        print(json.dumps({"store": str(default_store()), **used, **asdict(done)}))
     else:
-        if not settings and (assumption := assumed(gpu)):
-            print(assumption)
         what = f"of menu and tables{of_part}" if menu else f"for {counted(len(problems), 'problem')}"
         print(f"{counted(done.kernels, 'kernel')} {what}, {done.compiled} compiled now: {default_store()}")
         print(f"it holds {usage(KernelStore(default_store()))}")

@@ -293,6 +293,23 @@ def test_the_command_compiles_a_config_that_is_set_unless_a_rule_refuses_it(monk
         ["hopper-gemm", "64x64x64", "tile_m"],
         ["hopper-gemm", "64x64x64", "k_depth"],
     ]
+    (line,) = run("prebuild", *sizes, "256", "64", "64", "--set", "tile_m=100").stderr.splitlines()
+    assert line.startswith("hopper-gemm: 64x64x64 and 2 more: tile_m: "), "a reason is told once"
+
+
+def test_the_command_says_which_gpu_it_assumes_before_it_compiles(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hopper_gemm.cli.doctor.kind_here", lambda: None)
+
+    def refuse(*given, **named):
+        raise RuntimeError("nothing is compiled")
+
+    monkeypatch.setattr(module, "prebuild", refuse)
+    assert CliRunner().invoke(app, ["prebuild", "64", "64", "64"]).stdout.startswith("h100 is assumed: ")
+    monkeypatch.setattr(module, "prebuild", lambda problems, **named: module.Prebuilt(1, 1, {}, True))
+    for options, assumed in (([], True), (["--gpu", "h100"], False)):
+        told = json.loads(CliRunner().invoke(app, ["prebuild", "64", "64", "64", *options, "--json"]).stdout)
+        assert (told["gpu"], told["gpu_assumed"]) == ("h100", assumed)
 
 
 def test_the_menu_brings_what_tuned_tables_serve_isolated_and_chained_and_with_an_epilogue():
