@@ -15,7 +15,9 @@ import pytest
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.compiler.store import KernelId, KernelStore, default_store
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.kernel import resolve
+from hopper_gemm.model.menu import choose
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import ScaledProblem
 from hopper_gemm.tune.limits import CHIPS
@@ -67,6 +69,9 @@ FP8_ROWS = ["--dtype", "e4m3", "--scales", "row"]
             "--against must name a baseline but got ','",
         ),
         (["compare", "64", "64", "64", "--against", ""], "--against must name a baseline but got ''; leave it out for"),
+        (["explain", "64", "64", "64", "--epilogue", "gelu+bias"], "--epilogue must be of scale, bias, one of gelu,"),
+        (["prebuild", "64", "64", "64", "--epilogue", ""], "in this order with + between, but got ''"),
+        (["prebuild", "--menu", "--epilogue", "bias"], "leave out sizes, --shapes, --set and --epilogue"),
         (["compare", *FP8_ROWS, "--promote", "64", "64", "64", "64"], "promote must be one of"),
         (["explain", "4096", "4096", "0"], "k must be a positive integer but got 0"),
         (["explain", "64", "64", "64", "--gpu", ""], "--gpu must be one of h100, h200 but got ''; on other"),
@@ -210,6 +215,24 @@ def test_explain_tells_what_groups_run_by_those_of_one_size(grouping, layouts):
     text = run("explain", *given, "--set", "tile_m=256", "--set", "tile_n=128", "--set", "k_depth=2").stdout
     assert "  compiled    in no store: no call names a config of groups\n" in text
     assert text.count("are known once it is compiled\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "epilogue", "finish"),
+    [
+        (("777", "4096", "4096"), "bias+gelu_tanh+residual", Epilogue(False, True, "gelu_tanh", True)),
+        (("777", "28672", "4096"), "silu*up", Epilogue(activation="silu", gated=True)),
+    ],
+)
+def test_explain_tells_what_an_epilogue_runs(sizes, epilogue, finish):
+    facts = json.loads(run("explain", *sizes, "--epilogue", epilogue, "--gpu", "h200", "--json").stdout)
+    problem = GemmProblem(*map(int, sizes))
+    assert facts["epilogue"] == epilogue
+    assert facts["config"] == resolve(choose(problem, finish=finish)).as_dict()
+    text = run("explain", *sizes, "--epilogue", epilogue, "--gpu", "h200").stdout
+    assert f" on {problem} bf16 {epilogue}: legal" in text
+    assert "hopper-gemm prebuild with this --epilogue" in text
+    assert "  picked      this; from the menu" in text
 
 
 def test_explain_tells_a_program_that_the_gpu_was_assumed(no_gpu):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
 from hopper_gemm.model.problem import BLOCK, DTYPES, GemmProblem
 from hopper_gemm.model.recipe import problem_from, recipe_of
 from hopper_gemm.tune.study.files import here_or_recorded
@@ -75,6 +76,14 @@ Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="NAME=VALUE", help="Parameter of the config, as cluster=2x1; may be repeated."),
 ]
+Finish = Annotated[
+    str | None,
+    Option(
+        "--epilogue",
+        metavar="STEPS",
+        help="What follows the product, as bias+gelu or residual; silu*up is swiglu, with N of w_gate_up.",
+    ),
+]
 Sizes = Annotated[list[int] | None, Argument(metavar="[M N K]...", help="Sizes of problems, instead of a list.")]
 Regime = Annotated[RegimeName, Option(help="burst, or steady: of a list only the problems marked so.")]
 Context = Annotated[
@@ -106,6 +115,21 @@ def with_recipe(
     dtype = dtype if "_" in dtype or dtype in DTYPES else f"{dtype}_bf16"
     recipe = {"dtype": dtype, "scales": scales, "promote": promote or BLOCK * (scales == "blocks")}
     return tuple(dict.fromkeys(problem_from(**{**problem.as_dict(), **recipe}) for problem in problems))
+
+
+def finish_for(problem: GemmProblem, text: str | None) -> Epilogue | None:
+    """Return the finish of a product whose steps ``--epilogue`` names as ``str`` of a finish does, with the scales of
+    the problem; None without."""
+    if text is None:
+        return None
+    words = text.split("+")
+    activation = next((word.removesuffix("*up") for word in words if word.removesuffix("*up") in ACTIVATIONS), "")
+    scale, bias, residual = (step in words for step in ("scale", "bias", "residual"))
+    finish = Epilogue(scale, bias, activation, residual, gated=f"{activation}*up" in words)
+    if not text or str(finish) != text:
+        names = f"scale, bias, one of {', '.join(ACTIVATIONS)} (before *up if gated), residual"
+        raise ValueError(f"--epilogue must be of {names}, in this order with + between, but got {text!r}")
+    return replace(finish, scales=getattr(problem, "scales", ""))
 
 
 def titled(name: str, problems: Iterable[GemmProblem]) -> str:

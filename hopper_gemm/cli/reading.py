@@ -125,6 +125,7 @@ def explain(
     n: options.N,
     k: options.K,
     settings: options.Settings = None,
+    epilogue: options.Finish = None,
     dtype: options.Dtype = "bf16",
     scales: options.Scales = None,
     promote: options.Promote = 0,
@@ -140,9 +141,10 @@ def explain(
 ) -> None:
     """Explain what matmul runs for a problem, and what limits it.
 
-    With --groups it is what grouped_mm or bmm runs. With --set another config is explained: whether it can run, what it
-    takes of an SM, what the chip allows. Of a kernel that is compiled here it also says where it lies, its registers,
-    spills and instructions, and a digest of its machine code. No GPU is needed.
+    With --groups it is what grouped_mm or bmm runs, with --epilogue what linear or swiglu runs. With --set another
+    config is explained: whether it can run, what it takes of an SM, what the chip allows. Of a kernel that is compiled
+    here it also says where it lies, its registers, spills and instructions, and a digest of its machine code. No GPU is
+    needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import report_of
@@ -163,22 +165,23 @@ def explain(
         problem = GroupedProblem(m, n, k, problem.dtype, layouts, batch_invariant, groups=groups, grouping=grouping)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
-    served = find(tables(kind, stderr), problem, context=context, chip=chip)
+    finish = options.finish_for(problem, epilogue)
+    served = find(tables(kind, stderr), problem, context=context, chip=chip, finish=finish)
     config = config_of(options.config_values(settings)) if settings else served.config
-    explanation = explained(config, problem, chip)
+    explanation = explained(config, problem, chip, finish)
 
     def predicted(kernel: Kernel) -> Prediction:
         even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
-        return predict(kernel, even, chip)
+        return predict(kernel, even, chip, finish=finish)
 
     considered = list[Choice]()
     if served.entry is None and isinstance(problem, GroupedProblem):
-        times = ((one, predicted(one)) for one in choices(problem, CONSIDERED, chip=chip))
+        times = ((one, predicted(one)) for one in choices(problem, CONSIDERED, chip, finish))
         considered = [Choice(one, prediction.seconds, prediction) for one, prediction in times]
     elif served.entry is None:
-        considered = ranked(problem, CONSIDERED, chip)
-    found = compiled_in(KernelId.of(served.config if as_json else config, problem))
-    report, assumption = report_of(KernelId.of(config, problem)), assumed(gpu)
+        considered = ranked(problem, CONSIDERED, chip, finish)
+    found = compiled_in(KernelId.of(served.config if as_json else config, problem, finish=finish))
+    report, assumption = report_of(KernelId.of(config, problem, finish=finish)), assumed(gpu)
     if as_json:
         entry = None if served.entry is None else {**asdict(served.entry), "table": str(served.table)}
         candidates = [
@@ -212,7 +215,8 @@ def explain(
         print(spell(f"  considered  {us}: {candidate}"))
     waits = batch_invariant or groups or settings or problem.is_fp8
     meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
-    ahead = "hopper-gemm prebuild" + " with this --set" * bool(settings)
+    options_too = " and ".join(["--set"] * bool(settings) + ["--epilogue"] * bool(finish))
+    ahead = f"hopper-gemm prebuild{' with this ' * bool(options_too)}{options_too}"
     if groups is not None:  # the command line's prebuild takes none, and calls of groups take no config
         ahead = "" if settings else "hopper_gemm.prebuild in Python"
         meanwhile = "no call names a config of groups" if settings else meanwhile
@@ -225,7 +229,8 @@ def explain(
     else:
         known = "registers, spills and instructions are known once it is compiled"
         print(f"  code        {known}" + f", by {ahead}" * bool(ahead))
-    print(spell(f"  {'scaled_mm' if scales else 'matmul' if groups is None else 'picked':11} {other}{source}"))
+    name = "picked" if finish or groups is not None else "matmul"
+    print(spell(f"  {'scaled_mm' if scales else name:11} {other}{source}"))
 
 
 @command
@@ -348,6 +353,7 @@ def seal(
 def prebuild(
     sizes: options.Sizes = None,
     settings: options.Settings = None,
+    epilogue: options.Finish = None,
     shapes: options.Shapes = None,
     dtype: Annotated[
         options.DtypeName | None, Option(help=f"{options.TYPES}. With --scales: e4m3, e5m2 ... Default: bf16.")
@@ -368,10 +374,11 @@ def prebuild(
 ) -> None:
     """Compile ahead what matmul runs on problems, by default those of the suite.
 
-    With --menu every kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all
-    layouts, layers with the usual epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products
-    of these alone. With --set the kernel of that config instead, for calls that name it. First calls then load a kernel
-    instead of compiling it; what was compiled stays if the command is stopped. No GPU is needed.
+    With --epilogue what linear or swiglu runs on them. With --menu every kernel that it picks for untuned problems, and
+    those of tuned tables: bf16 and fp16 in all layouts, layers with the usual epilogues, FP8 and groups of rows; with
+    --dtype, --layouts or --scales the products of these alone. With --set the kernel of that config instead, for calls
+    that name it. First calls then load a kernel instead of compiling it; what was compiled stays if the command is
+    stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
@@ -384,8 +391,9 @@ def prebuild(
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.study.shapes import problems_of
 
-    if menu and (sizes or shapes or settings):
-        raise ValueError("--menu stands for all of its --dtype and --layouts; leave out sizes, --shapes and --set")
+    if menu and (sizes or shapes or settings or epilogue is not None):
+        fix = "leave out sizes, --shapes, --set and --epilogue"
+        raise ValueError(f"--menu stands for all of its --dtype and --layouts; {fix}")
     like = GemmProblem(16, 16, BLOCK)
     _, _, problems = ("", "", (like,)) if menu else problems_of(shapes, sizes or (), "burst")
     if menu or sizes:
@@ -396,14 +404,15 @@ def prebuild(
     parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()
     of_part = f" for {problems[0].dtype} {recipe_of(problems[0]) or problems[0].layouts}" * (menu and not whole)
     problems = () if menu else options.with_rule(problems, batch_invariant)
+    finished = {problem: options.finish_for(problem, epilogue) for problem in problems}
     assumption = "" if settings else assumed(gpu)
     if assumption and not as_json:
         print(assumption, flush=True)
     if settings:
         config = config_of(options.config_values(settings))
         refused: dict[str, list[str]] = {}
-        for problem in problems:
-            for refusal in reasons(config, problem):
+        for problem, finish in finished.items():
+            for refusal in reasons(config, problem, finish):
                 refused.setdefault(str(refusal), []).append(str(problem))
         if refused:
             lines = [
@@ -411,11 +420,12 @@ def prebuild(
             ]
             raise ValueError("\n".join(lines))
         padding = [PaddingId()] * any(problem.padded for problem in problems)
-        kernels = dict.fromkeys(KernelId.of(config, problem) for problem in problems)
+        kernels = dict.fromkeys(KernelId.of(config, problem, finish=finish) for problem, finish in finished.items())
         done = build([*kernels, *padding], watch=paced(stderr))
     else:
         chip = chip_here(kind, sms)
-        done = compile_ahead(problems, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
+        pairs = [(problem, finish) if finish else problem for problem, finish in finished.items()]
+        done = compile_ahead(pairs, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
     if as_json:
         used = {"gpu": None if settings else kind, "gpu_assumed": bool(assumption)}
         print(json.dumps({"store": str(default_store()), **used, **asdict(done)}))

@@ -297,6 +297,28 @@ def test_the_command_compiles_a_config_that_is_set_unless_a_rule_refuses_it(monk
     assert line.startswith("hopper-gemm: 64x64x64 and 2 more: tile_m: "), "a reason is told once"
 
 
+def test_the_command_compiles_what_an_epilogue_runs(monkeypatch, tmp_path):
+    given, done = [], module.Prebuilt(1, 1, {}, True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "prebuild", lambda problems, menu, **named: given.append([*problems]) or done)
+    monkeypatch.setattr(module, "build", lambda kernels, watch: given.append(kernels) or done)
+    problem, finish = GemmProblem(64, 128, 64), hopper_gemm.Epilogue(activation="silu", gated=True)
+    asked = ["prebuild", "64", "128", "64", "--gpu", "h200", "--epilogue"]
+    assert CliRunner().invoke(app, [*asked, "silu*up"]).exit_code == 0
+    assert CliRunner().invoke(app, [*asked, "bias+relu", "--set", "cluster=2x1"]).exit_code == 0
+    scaled = [*asked, "bias", "--dtype", "e4m3", "--scales", "row"]
+    assert CliRunner().invoke(app, scaled).exit_code == 0
+    own = KernelId.of(
+        config_of({"cluster_m": 2, "cluster_n": 1}), problem, finish=hopper_gemm.Epilogue(bias=True, activation="relu")
+    )
+    eight = ScaledProblem(64, 128, 64, "e4m3_bf16", scales="row")
+    assert given == [
+        [(problem, finish)],
+        [own],
+        [(eight, hopper_gemm.Epilogue(bias=True, scales="row"))],
+    ]
+
+
 def test_the_command_says_which_gpu_it_assumes_before_it_compiles(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hopper_gemm.cli.doctor.kind_here", lambda: None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hopper_gemm.model import hopper
 from hopper_gemm.model.config import GemmConfig
+from hopper_gemm.model.finish import Epilogue
 from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.kernel import REGISTER_SPLITS, resolve, stages_max
 from hopper_gemm.model.legality import reasons
@@ -17,12 +18,14 @@ from hopper_gemm.model.roofline import SXM, Chip
 from hopper_gemm.tune.limits import limit_seconds, smem_intensity, smem_reads_per_flop, waves
 
 
-def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[str, Any]:
+def explain(
+    config: GemmConfig, problem: GemmProblem, chip: Chip = SXM, finish: Epilogue | None = None
+) -> dict[str, Any]:
     """Return everything that follows from a config, legal or not, and a problem on a chip, by name, ready for JSON. Of
     groups tiles and times are those of groups of one size; a figure that needs whole wgmma shares, or a legal config,
     is None without them.
 
-    * problem, config, label: the problem, the config resolved, and its label;
+    * problem, epilogue, config, label: the problem, its finish as text, the config resolved, and its label;
     * legal, reasons: whether it can run, and why not, one line each;
     * padded, scattered: operands that a launch ahead of the kernel pads, by name; whether threads store C, whose
       rows TMA cannot reach. Both where the matrices are contiguous;
@@ -34,18 +37,20 @@ def explain(config: GemmConfig, problem: GemmProblem, chip: Chip = SXM) -> dict[
     * flop_per_smem_byte, smem_read_bytes_per_flop: arithmetic intensity of the tile; what wgmma reads back;
     * memory_rate: bytes a second that a copy moves in the GPU's memory;
     * limit_us, predicted_us: of memory as a copy moves it, or of the tensor cores at the power cap, the longer, which
-      reads alone or a burst may beat; what the model expects of a config that can run, in a burst;
+      reads alone or a burst may beat, without what a finish moves; what the model expects of a config that can run, in
+      a burst;
     * paced_by: the resource that limits a stage by that model: math, load, l2 or ring.
     """
     kernel = resolve(config)
-    refusals = reasons(config, problem)
+    refusals = reasons(config, problem, finish)
     split = kernel.registers if kernel.consumers in REGISTER_SPLITS else None
     whole = kernel.share_n > 0 and kernel.share_m >= hopper.WGMMA_M
     even = problem.even(kernel) if isinstance(problem, GroupedProblem) else problem
-    prediction = None if refusals else predict(kernel, even, chip)
+    prediction = None if refusals else predict(kernel, even, chip, finish=finish)
     occupancy = waves(kernel, even, chip) if kernel.cluster_size <= chip.sms else None
     return {
         "problem": asdict(problem),
+        "epilogue": str(finish or ""),
         "config": kernel.as_dict(),
         "label": str(kernel),
         "legal": not refusals,
@@ -78,7 +83,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
     """Return the lines of text that show the result of :func:`explain`; of an illegal config, the reasons alone."""
     fields, back = facts["problem"], facts["smem_read_bytes_per_flop"]
     problem = GroupedProblem(**fields) if "groups" in fields else problem_from(**fields)
-    title = " ".join(filter(None, [facts["label"], "on", str(problem), problem.dtype, recipe_of(problem)]))
+    what = str(problem), problem.dtype, recipe_of(problem), facts["epilogue"]
+    title = " ".join(filter(None, [facts["label"], "on", *what]))
     if not facts["legal"]:
         return [f"{title}: not legal", *(f"  refused     {reason}" for reason in facts["reasons"])]
     regions = " + ".join(f"{name} {size}" for name, size in facts["smem_map"].items())
