@@ -594,6 +594,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "fresh": studies.fresh,
     "trees": studies.trees,
     "behind": studies.behind,
+    "decode": studies.decode,
     "fp8": studies.fp8,
     "fp8-tuned": comparisons.fp8_tuned,
     "fp8-drawn": studies.fp8_drawn,

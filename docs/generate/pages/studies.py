@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
 from operator import truediv
-from statistics import median
+from statistics import linear_regression, median
 from typing import NamedTuple
 
 import pandas as pd
@@ -398,6 +398,50 @@ def deep() -> str:
         lines.append((f"{m}x{n}x{k} {layouts}", *cells, f"{best:.3f}x", f"{picks['cublas'] / best:.3f}"))
     names = "pick over torch.mm", "over the faster", "named tile", "best timed", "pick of best"
     return markdown(("m x n x k", *names), lines)
+
+
+DECODE = ("decode-third", "decode-fourth")
+"""Studies of decode by today's machine code."""
+
+
+def decode() -> str:
+    """Share of the memory's peak at which products of few rows read their weight; the least and the most of the boards,
+    and the time of one row over what it reads."""
+    root, peak = results_root() / "h100", 2 * 5120 / 8 * 2.619e9  # bits of the bus, two a clock, and its clock
+    shares, gained, times = (
+        defaultdict[tuple[int, int], dict[int, list[float]]](dict),
+        defaultdict[tuple[int, int], list[float]](list),
+        [],
+    )
+    for name in DECODE:
+        for row in read(root / name).stage("compare"):
+            if not row.ok or row.point.against != "cublas":
+                continue
+            problem, seconds = row.point.problem, row.figures["time_us"] * 1e-6
+            moved = 2 * (problem.m * problem.k + problem.k * problem.n + problem.m * problem.n)
+            weight = problem.n, problem.k
+            shares[weight].setdefault(problem.m, []).append(moved / seconds / peak)
+            gained[weight].append(row.figures["speedup"])
+            if problem.m == 1 and moved > 30e6:
+                times.append((moved, seconds))
+    lines = []
+    for (n, k), of in sorted(shares.items(), key=lambda item: item[0][0] * item[0][1]):
+        cells = (" to ".join(dict.fromkeys(f"{100 * end(of[m]):.0f}" for end in (min, max))) + " %" for m in sorted(of))
+        least, most = min(gained[n, k]), max(gained[n, k])
+        lines.append((f"{n} x {k}", f"{2 * n * k / 1e6:.1f}", *cells, f"{least:.3f}x to {most:.3f}x"))
+    each, start = linear_regression(*zip(*times, strict=True))
+    reading = each * 2 * 4096 * 4096
+    counted = [row.figures for row in read(root / "decode-counted").stage("counters") if not row.point.is_baseline]
+    loaded, active = (max(of[name] for of in counted) for name in ("dram_read_bytes", "tensor_active_hw"))
+    about = wrapped(
+        f"The {len(times)} times of one row through weights of 30 MB and more lie near a line: {1e6 * start:.1f} us, "
+        f"and the bytes at {1e-12 / each:.2f} TB/s, {100 * 1 / each / peak:.0f} % of the peak. At 33.6 MB reading so is "
+        f"{100 * reading / (reading + start):.0f} % of the time; the rest is the launch, the first load and the last "
+        f"store. Nothing is read twice: for 4096 x 4096 at m = 1 and 4 the profiler counts {loaded / 1e6:.1f} MB from "
+        f"DRAM in a launch, with tensor cores active for {active:.0f} % of it "
+        f"([counters](../results/h100/decode-counted/rows.csv.xz))."
+    )
+    return f"{markdown(('n x k', 'MB of B', *(f'm = {m}' for m in (1, 4, 16, 64)), 'over torch.mm'), lines)}\n\n{about}"
 
 
 def behind() -> str:
