@@ -46,7 +46,7 @@ ELSEWHERE = {
     r"make notebooks": "tests/test_notebooks.py",
     r"make pages|hopper-gemm explain .* --gpu h200.*|hopper-gemm tune .* --backend replay.*": "tests/test_docs.py",
     r"make reports": "tests/test_site.py",
-    r"make headline": "tests/test_headline.py",
+    r"make headline.*": "tests/test_headline.py",
     r"make sweep|hopper-gemm sweep sweeps/seed-table\.toml( --out .*)?": "tests/test_cli.py",
     r"hopper-gemm sweep sweeps/archive/options.toml --backend replay": "tests/test_printed.py",
     r"hopper-gemm simulate DIR": "tests/tune/search/test_simulate.py",
