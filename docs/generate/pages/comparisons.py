@@ -33,8 +33,9 @@ from hopper_gemm.tune.limits import CHIPS, waves
 from hopper_gemm.tune.measure.verdict import Z, mean_of
 from hopper_gemm.tune.parameters import kernel_of as config_from
 from hopper_gemm.tune.statistics import Ratio
-from hopper_gemm.tune.study.files import recorded_entries
+from hopper_gemm.tune.study.files import read_object, recorded_entries
 from hopper_gemm.tune.study.pooling import pooled
+from hopper_gemm.tune.study.provenance import PROVENANCE
 from hopper_gemm.tune.study.reader import Study, recorded_folders
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.shapes import read_shapes
@@ -96,6 +97,9 @@ MARKED: dict[str, Callable[[Row], bool]] = {
 }
 """Studies whose figures are marked with their machine code, and which of their rows the figures are of."""
 
+TABLES = {"invariant": "invariance-h100.jsonl", "ragged": "ragged.jsonl"}
+"""Tables of benchmarks whose figures are marked likewise."""
+
 
 def figure_rows(name: str) -> list[Row]:
     """The rows behind a study's line of figures."""
@@ -123,11 +127,22 @@ def todays_code() -> TodaysCode:
     return read_todays_code(results_root() / today.FILE)
 
 
-def mark_of(name: str) -> str:
-    """Whose machine code a line of figures is of, in a few words, and the days of measurement where its rows have
-    them."""
-    told = [mark(list(todays_code().standings(measured_kernels(name)).values()))]
-    return ", ".join([*told, recorded(name).provenance["created"][:10]] if name in MARKED else told)
+def mark_of(*names: str) -> str:
+    """Whose machine code a line of figures is of, in a few words, and from which day to which it was measured.
+
+    Args:
+        names: the studies or tables of its rows, one for each board.
+    """
+    standings = todays_code().standings([one for name in names for one in measured_kernels(name)])
+    days = sorted({day_of(name) for name in names})
+    return f"{mark(list(standings.values()))}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+
+
+def day_of(name: str) -> str:
+    """The day on which the rows of a line of figures were measured."""
+    if name in MARKED:
+        return str(recorded(name).provenance["created"][:10])
+    return str(read_object(results_root() / PROVENANCE)[f"measurements/{TABLES[name]}"]["date"])
 
 
 def no_longer_served(name: str = "suite") -> list[str]:
@@ -163,7 +178,7 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap, of today's machine code."""
-    lines = [line for line in headline_lines().values() if line[-1].startswith(CURRENT + ",") or line[-1] == CURRENT]
+    lines = [line for line in headline_lines().values() if line[-1].startswith(f"{CURRENT}, ")]
     names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
     return markdown(("problems", "context", *names), lines)
 
@@ -174,14 +189,14 @@ def headline_lines() -> dict[str, tuple[str, ...]]:
     over_mm, over_both = (figure(ratios, "**") for ratios in ratios_on(ON_H100S))
     what = "[24 problems](docs/suite.md#on-h100s) on H100s: squares, layers of language models, odd shapes"
     lines: dict[str, tuple[str, ...]] = {}
-    lines[ON_H100S[0]] = (what, "isolated", over_mm, over_both, mark_of(ON_H100S[-1]))
+    lines[ON_H100S[0]] = (what, "isolated", over_mm, over_both, mark_of(*ON_H100S))
     chained = over("suite-chained-on-h100", "chained").values()
     ours, both = figure(as_published(of["cublas"]) for of in chained), figure(map(faster, chained))
     what = f"the same {len(chained)} on an H100"
     lines["suite-chained-on-h100"] = (what, "chained", ours, both, mark_of("suite-chained-on-h100"))
     ours, both = map(figure, ratios_on(ON_H200S))
     what = "[the same 24](docs/suite.md#again-on-h200s) on H200s"
-    lines[ON_H200S[0]] = (what, "isolated", ours, both, mark_of(ON_H200S[0]))
+    lines[ON_H200S[0]] = (what, "isolated", ours, both, mark_of(*ON_H200S))
     what = "the same 24 on an H100, [batch-invariant](docs/batch-invariance.md)"
     lines["invariant"] = (what, "isolated", *_invariant())
     for name, scales in FP8_TUNED.items():
@@ -244,7 +259,7 @@ def suite_on_h200s() -> str:
         f"The tuned configs on [one board]({one}) and on [another]({other}), beside cuBLASLt's heuristic lists in "
         f"place of some thousand algorithms: {figure(ours)} over `torch.mm`, {figure(fast)} over the faster of it and "
         f"the lists, behind on {sum(ratio.high < 1 for ratio in fast)} of {len(fast)}. The machine code is "
-        f"{mark_of(ON_H200S[0])}."
+        f"{mark_of(*ON_H200S)}."
     )
 
 

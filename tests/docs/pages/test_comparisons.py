@@ -67,7 +67,7 @@ def test_a_problem_is_ahead_or_behind_only_by_its_whole_published_interval(monke
 
 
 def test_a_line_of_figures_is_marked_by_the_machine_code_of_its_problems_and_the_day(monkeypatch):
-    """In a table of a benchmark rows have no day; without digests nothing is compared."""
+    """Rows of a benchmark have no day; the record of their file has it. Without digests nothing is compared."""
     rows = [
         row(stage="compare", sizes=(64, 64, 64), code="c0de", against="cublas"),
         row(stage="compare", sizes=(64, 64, 64), code="c0de", against="cublaslt"),
@@ -83,9 +83,18 @@ def test_a_line_of_figures_is_marked_by_the_machine_code_of_its_problems_and_the
     assert mark_of("suite") == "this version's for 1 of 2, 2026-11-25"
     lines = [{"problem": [64, 64, 64], "configs": {"ours": {}}, "us": {}}]
     monkeypatch.setattr(comparisons, "invariant_on_h100", lambda: lines)
-    assert mark_of("invariant") == "not compared"
+    assert mark_of("invariant") == "not compared, 2026-11-26"
     lines[0] |= {"code": {"ours": "c0de"}, "dsl": "4.8.1"}
-    assert mark_of("invariant") == "this version's"
+    assert mark_of("invariant") == "this version's, 2026-11-26"
+
+
+def test_boards_of_several_days_have_the_first_and_the_last(monkeypatch):
+    days = {"one": "2026-11-28", "two": "2026-11-26", "three": "2026-11-27"}
+    unmarked = Measured(row(sizes=(64, 64, 64)).point.config, GemmProblem(64, 64, 64))
+    monkeypatch.setattr(comparisons, "measured_kernels", lambda name: [unmarked])
+    monkeypatch.setattr(comparisons, "day_of", days.__getitem__)
+    assert mark_of(*days) == "not compared, 2026-11-26 to 2026-11-28"
+    assert mark_of("two", "two") == "not compared, 2026-11-26"
 
 
 @pytest.mark.results
@@ -120,4 +129,4 @@ def test_a_row_of_padded_problems_that_has_a_label_alone_is_not_compared(monkeyp
     (measured,) = measured_kernels("ragged")
     assert isinstance(measured, Measured)
     assert (measured.problem, measured.kernel) == (GemmProblem(64, 63, 64), None)
-    assert mark_of("ragged") == "not compared"
+    assert mark_of("ragged").startswith("not compared, ")
