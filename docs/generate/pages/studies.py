@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
 from operator import truediv
+from pathlib import Path
 from statistics import linear_regression, median
 from typing import NamedTuple
 
@@ -16,27 +17,25 @@ from benchmarks.leave_one_out import entries, without
 from benchmarks.walks import speeds
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
-from docs.generate.pages.means import mean_figure, of_boards, of_row, over_faster, over_problems, pick_of, share_of_best
+from docs.generate.pages.means import mean_figure, of_row, over_faster, over_problems, pick_of, share_of_best
 from docs.generate.pages.rings import rungs
-from docs.generate.pages.sources import origin, pairs_by, read, recorded
+from docs.generate.pages.sources import pairs_by, read, recorded, short_name
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
-from hopper_gemm.model.lookup import without_pdl
-from hopper_gemm.model.menu import binaries, by_model
+from hopper_gemm.model.menu import by_model
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.recipe import recipe_of
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.model.walk import abreast
 from hopper_gemm.tune.limits import CHIPS
-from hopper_gemm.tune.statistics import Ratio
 from hopper_gemm.tune.study.pooling import grouped, pooled
 from hopper_gemm.tune.study.reader import Study
 from hopper_gemm.tune.study.row import Row
 from hopper_gemm.tune.study.space import problem_label
 from hopper_gemm.tune.tables.comparison import geometric_mean
-from hopper_gemm.tune.tables.mapped import FASTEST, Mapped, by_stratum, mapped
-from hopper_gemm.tune.tables.pivot import interval, markdown, markdown_table
+from hopper_gemm.tune.tables.mapped import Mapped, by_stratum, mapped
+from hopper_gemm.tune.tables.pivot import interval, markdown
 
 GROUP = ["problem", "regime"]
 LATE = 3000
@@ -252,32 +251,34 @@ def host_time() -> str:
     return f"{table}\n\nOn an {ran}."
 
 
-def map_table() -> str:
-    """The map by the time of torch.mm, and apart what TMA reaches in place."""
-    return _map_table(mapped(recorded("map").stage("map")))
-
-
-def map_of_h100s() -> str:
-    """The part of the map that H100s measured, in two runs, likewise."""
-    return _map_table([one for name in ("map", "map-rest") for one in mapped(on_h100s(name).stage("map"))])
-
-
 def on_h100s(name: str) -> Study:
     """A study of untuned problems on H100s."""
     return read(results_root() / "h100/untuned" / name)
 
 
-def _map_table(found: Sequence[Mapped]) -> str:
-    table = markdown_table(by_stratum(found).drop(columns=["best", FASTEST]), "torch.mm takes")
-    reached, padded = ([one for one in found if bool(one.problem.out_of_reach) is far] for far in (False, True))
-    means = [mean_figure(map(pick_of, of)) for of in (reached, padded)]
-    over = mean_figure(map(over_faster, reached))
-    told = wrapped(
-        f"TMA reaches the operands of {len(reached)} of these problems in place: there the picks have {means[0]}, and "
-        f"{over} over the faster. The other {len(padded)}, whose rows start at odd addresses, which is slow in "
-        f"torch.mm too, have {means[1]}. The median of all is {median(one.pick for one in found):.3f}x."
-    )
-    return f"{table}\n\n{told}"
+MAPS = {
+    "part of the map": ("h200/map",),
+    "other parts": ("h100/untuned/map", "h100/untuned/map-rest"),
+    "held out": ("h200/map-held-out",),
+    "the same": ("h100/untuned/map-held-out-again",),
+}
+"""Maps, each of one kind of GPU, with their folders of results."""
+
+WORTH = ("problems", "pick", "over the faster", "least over torch.mm", "behind", "pick of best", "best of all")
+"""Columns of :func:`_worth`."""
+
+
+def maps() -> str:
+    """Every map: what the picks were worth of all problems, and of those whose operands TMA reaches in place."""
+    lines = []
+    for name, folders in MAPS.items():
+        runs = [read(results_root() / folder) for folder in folders]
+        found = [one for run in runs for one in mapped(run.stage("map"))]
+        links = " and ".join(f"[{folder.split('/')[-1]}](../results/{folder}/map.md)" for folder in folders)
+        reached = [one for one in found if not one.problem.out_of_reach]
+        gpu = short_name(runs[0].provenance["gpu"]["name"])
+        lines.append((f"{name}: {links}", gpu, *_worth(found), str(len(reached)), mean_figure(map(pick_of, reached))))
+    return markdown(("problems of", "GPU", *WORTH, "reached", "pick of these"), lines)
 
 
 def map_answer() -> str:
@@ -293,16 +294,6 @@ def map_answer() -> str:
         f"geometric mean: {reached} where TMA reaches the operands in place, {padded} on the {sum(far)} where it does "
         f"not, which is slow in `torch.mm` too. It is ahead by its whole interval on {ahead} and behind on {behind}, "
         f"and has {share} of the speed of the best kernel that was measured beside it."
-    )
-
-
-def map_h100_origin() -> str:
-    """On which boards the parts of the map were measured that no H200 had measured, and when."""
-    where = origin([on_h100s("map"), on_h100s("map-rest")])
-    rows = "([rows](../results/h100/untuned/map/map.md), [the rest](../results/h100/untuned/map-rest/map.md))"
-    return wrapped(
-        "Problems of the map that no H200 had measured and that are not held out, in two runs, each picked by the "
-        f"model of then {rows}, {where}:"
     )
 
 
@@ -562,34 +553,26 @@ def groups(name: str = "groups", opening: str = "") -> str:
     return f"{text}{table}\n\nGeometric means of all rows: {', '.join(means)}."
 
 
+SEEDS = ("seed", "GPU", WORTH[0], "kernels of each, at most", *WORTH[1:])
+"""Columns of :func:`_seeds`."""
+
+
 def fresh() -> str:
-    """Every seed of problems that nobody chose, in order: of all its problems and by kind, what the pick was worth; and
-    which problems of the last seeds were among those of earlier ones, to which the trees are fitted."""
-    header = (
-        "seed",
-        "GPU",
-        "problems",
-        "pick",
-        "over the faster",
-        "least over torch.mm",
-        "behind",
-        "pick of best",
-        "best of all",
-    )
-    folders = sorted(results_root().glob("*/fresh-[0-9]*"), key=lambda folder: int(folder.name.removeprefix("fresh-")))
-    lines, last = [], list[tuple[str, Mapped]]()
-    fitted, judging = set[GemmProblem](), list[list[Mapped]]()
-    for folder in folders:
-        seed, study = int(folder.name.removeprefix("fresh-")), read(folder)
-        kinds = {problem: kind for kind, problem in drawn(seed)}
-        last = [(kinds[point.problem], point) for point in mapped(study.stage("map"))]
-        if folder.name in LAST_SEEDS:
-            judging.append([point for _, point in last])
-        else:
-            fitted |= {point.problem for _, point in last}
-        link = f"[{seed}](../results/{folder.parent.name}/{folder.name}/map.md)"
-        lines.append((link, study.provenance["gpu"]["name"], *_worth([point for _, point in last])))
-    rows = [(kind, *_worth([point for name, point in last if name == kind])) for kind in KINDS]
+    """The seeds that judge today's picks, all their problems and by kind; and which of these problems were among those
+    of earlier seeds, to which the trees are fitted."""
+    lines, by_kind = [], dict[str, list[Mapped]]()
+    judging, fitted = list[list[Mapped]](), set[GemmProblem]()
+    for folder in _seeds():
+        found = mapped(read(folder).stage("map"))
+        if folder.name not in LAST_SEEDS:
+            fitted |= {point.problem for point in found}
+            continue
+        judging.append(found)
+        lines.append(_of_seed(folder))
+        kinds = {problem: kind for kind, problem in drawn(int(folder.name.removeprefix("fresh-")))}
+        for point in found:
+            by_kind.setdefault(kinds[point.problem], []).append(point)
+    rows = [(kind, *_worth(by_kind[kind])[:-2]) for kind in KINDS]
     again = [problem_label(point.problem) for points in judging for point in points if point.problem in fitted]
     unseen = (mean_figure(pick_of(point) for point in points if point.problem not in fitted) for points in judging)
     seeds = " and ".join(name.removeprefix("fresh-") for name in LAST_SEEDS)
@@ -598,8 +581,26 @@ def fresh() -> str:
         f"in the same layouts, and took part in the fit: {', '.join(again)}. Without them the picks have "
         f"{' and '.join(unseen)}."
     )
-    tables = markdown(header, lines), markdown(("of the last seed", *header[2:]), rows)
+    tables = markdown(SEEDS, lines), markdown((f"kind, seeds {seeds}", *WORTH[:-2]), rows)
     return "\n\n".join([*tables, *[repeated] * bool(again)])
+
+
+def fresh_before() -> str:
+    """The seeds of earlier picks, in order; their rows take part in the fit of today's."""
+    return markdown(SEEDS, [_of_seed(folder) for folder in _seeds() if folder.name not in LAST_SEEDS])
+
+
+def _seeds() -> list[Path]:
+    found = results_root().glob("*/fresh-[0-9]*")
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("fresh-")))
+
+
+def _of_seed(folder: Path) -> tuple[str, ...]:
+    study = read(folder)
+    problems, *worth = _worth(mapped(study.stage("map")))
+    link = f"[{folder.name.removeprefix('fresh-')}](../results/{folder.parent.name}/{folder.name}/map.md)"
+    timed = str(study.provenance["spec"]["picks"] + study.provenance["spec"]["drawn"])
+    return link, short_name(study.provenance["gpu"]["name"]), problems, timed, *worth
 
 
 def trees() -> str:
@@ -652,51 +653,21 @@ def _worth(points: Sequence[Mapped]) -> tuple[str, ...]:
     return str(len(points)), *means, f"{least:.3f}x", str(behind), *shares
 
 
-def held_out_table() -> str:
-    """The held-out problems of the map by the time of torch.mm."""
-    return _held_out_table(recorded("map-held-out"))
-
-
-def held_out_table_of_h100s() -> str:
-    """The same on H100s."""
-    return _held_out_table(on_h100s("map-held-out-again"))
-
-
-def held_out_before_on_h100s() -> str:
-    """A sentence on an earlier run of the same on H100s, in the archive."""
-    folder = "archive/h100/2026-11-25-map-held-out"
-    found = mapped(read(results_root() / folder).stage("map"))
-    pick, over = mean_figure(map(pick_of, found)), mean_figure(map(over_faster, found))
-    share = geometric_mean(one.pick / one.best for one in found)
-    return wrapped(
-        f"The model of before had {pick} there and {over} over the faster, on two other boards, and {share:.3f} of the "
-        f"best of the kernels that were measured, drawn ones among them ([rows](../results/{folder}))."
-    )
-
-
-def _held_out_table(study: Study) -> str:
-    shown = by_stratum(mapped(study.stage("map"))).drop(columns=["best", FASTEST])
-    return markdown_table(shown, "torch.mm takes")
-
-
 def shares() -> str:
-    """Held-out problems by the time of torch.mm: speedups of the pick, of what a warm-up keeps, and of the best of a
-    search of the whole space; then what share of the best of the three the first two have."""
+    """Held-out problems: what share of the best the pick and what a warm-up keeps have; the best is theirs, or that of
+    a search of the whole space."""
     pick, warm = ({row.point.problem: row for row in on_h100s(name).stage("compare")} for name in ("pick", "warm"))
     finals: dict[GemmProblem, dict[Kernel, list[float]]] = {}
     for row in on_h100s("tune").stage("final"):
         if row.ok:
             speeds = finals.setdefault(row.point.problem, {}).setdefault(row.point.config, [])
             speeds.append(row.figures["speedup"])
-    lines, found = [], list[tuple[float, float, float]]()
-    for problem, row in sorted(pick.items(), key=lambda one: one[1].figures["baseline_us"]):
-        speeds = [one[problem].figures["speedup"] for one in (pick, warm)]
-        us = f"{row.figures['baseline_us']:.1f} us"
+    found = list[tuple[float, float, float]]()
+    for problem, row in pick.items():
         if problem in finals:
-            speeds.append(max(median(of) for of in finals[problem].values()))
-            found.append((row.figures["baseline_us"], *(one / max(speeds) for one in speeds[:2])))
-        lines.append([problem_label(problem), us, *(f"{one:.3f}x" for one in speeds), *[""] * (3 - len(speeds))])
-    table = markdown(("problem", "torch.mm", "pick", "after warm-up", "best of a search"), lines)
+            speeds = [one[problem].figures["speedup"] for one in (pick, warm)]
+            best = max(*speeds, *(median(of) for of in finals[problem].values()))
+            found.append((row.figures["baseline_us"], *(one / best for one in speeds)))
     parts = {
         "under 30 us": [one for one in found if one[0] < 30],
         "over 30 us": [one for one in found if one[0] >= 30],
@@ -707,27 +678,7 @@ def shares() -> str:
     for name, of in parts.items():
         _, *each = zip(*of, strict=True)
         told.append([name, str(len(of)), *(f"{share_of_best(share)}, {min(share):.2f}" for share in each)])
-    return f"{table}\n\n{markdown(columns, told)}"
-
-
-EARLIER = ("2026-11-24-map-held-out", "2026-11-24-map-held-out-again", "2026-11-25-map-held-out")
-"""Earlier runs of the held-out problems, in the archive."""
-
-
-def held_out_again() -> str:
-    """Sentences on earlier runs of the held-out problems, and what the picks were worth in each."""
-    runs = [read(results_root() / f"archive/h200/{name}") for name in EARLIER]
-    means = [mean_figure(map(pick_of, mapped(run.stage("map")))) for run in (*runs, recorded("map-held-out"))]
-    links = [
-        mean.replace(" ", f"](../results/archive/h200/{name}/rows.csv.xz) ", 1)
-        for mean, name in zip(means, EARLIER, strict=False)
-    ]
-    return wrapped(
-        "No constant was fitted to them. Three terms of the model were found on earlier runs of the same list, though, "
-        "so they are not wholly unseen: what lies outside a matrix, how long a cluster's CTAs wait for one another, "
-        "and narrow boxes. In these runs, each on two other boards, the picks of then had a geometric mean of "
-        f"[{', ['.join(links)} torch.mm; those of the table have {means[-1]}."
-    )
+    return markdown(columns, told)
 
 
 EDGE = {"64x96x64 s10": "96 wide, single CTAs", "64x96x128 s5": "96 wide, pairs", "64x64x64": "64 high, single CTAs"}
@@ -770,24 +721,6 @@ def _one_row(times: Mapping[tuple[str, int, str], Mapping[int, float]], end: str
         of[side + 1] / of[2 * side] for (name, _, how), of in times.items() if how == end and name.startswith(str(side))
     ]
     return f"{min(ratios):.1f} to {max(ratios):.1f} times as long"
-
-
-def between() -> str:
-    """Products of a layer at numbers of rows between the menu's tiles: the menu's best, and the best of all that were
-    timed, on an H200; the menu was changed by the rows of an H100, then by these."""
-    speeds: dict[GemmProblem, dict[Kernel, float]] = {}
-    us: dict[GemmProblem, float] = {}
-    for row in read(results_root() / "h200/between").stage("sweep"):
-        if row.ok and not row.point.is_baseline:
-            speeds.setdefault(row.point.problem, {})[row.point.config] = row.figures["speedup"]
-            us[row.point.problem] = row.figures["baseline_us"]
-    known, lines, means = set(binaries()), [], list[tuple[Ratio, ...]]()
-    for problem, of in speeds.items():
-        best = max(speed for kernel, speed in of.items() if without_pdl(kernel).compiled() in known)
-        means.append(tuple(of_boards(speed, us[problem]) for speed in (best, max(of.values()))))
-        lines.append([str(problem), *(f"{ratio.median:.3f}x" for ratio in means[-1])])
-    lines.append(["geometric mean", *map(mean_figure, zip(*means, strict=True))])
-    return markdown(("m x n x k", "best of the menu, timed", "best of all timed"), lines)
 
 
 def rests() -> str:

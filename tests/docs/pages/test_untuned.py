@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 
+from benchmarks.fresh import LAST_SEEDS
 from docs.generate.pages import studies
 from docs.generate.pages.sources import recorded
 from hopper_gemm.tune.tables.comparison import geometric_mean
@@ -19,9 +23,17 @@ def test_the_map_tells_what_tma_reaches_apart():
     mean = geometric_mean(one.pick for one in reached)
     assert 0 < len(reached) < len(found)
     assert mean < geometric_mean(one.pick for one in found)
-    assert f"of {len(reached)} of these problems in place: there the picks have {mean:.3f}x" in " ".join(
-        studies.map_table().split()
-    )
+    (line,) = (line for line in lines(studies.maps()) if "results/h200/map/" in line)
+    assert f"| {len(reached)} | {mean:.3f}x [" in line
+
+
+def test_the_last_seeds_stand_apart_and_each_says_of_how_many_kernels_its_best_is():
+    today, before = studies.fresh().split("\n\n")[0], studies.fresh_before()
+    of = {line.split("|")[1].split("]")[0].strip(" ["): line.split("|") for line in (today + before).splitlines()}
+    assert {name.removeprefix("fresh-") for name in LAST_SEEDS} == {*re.findall(r"^\| \[(\d+)\]", today, re.MULTILINE)}
+    for seed, timed in (("6", "32"), ("7", "8"), ("28", "32"), ("29", "8")):
+        kernels = Counter(row.point.problem for row in recorded(f"fresh-{seed}").rows if row.point.against == "cublas")
+        assert of[seed][4].strip() == timed == str(max(kernels.values()))
 
 
 def test_a_map_of_one_kind_of_gpu_has_none_of_another():
@@ -33,10 +45,14 @@ def test_a_map_of_one_kind_of_gpu_has_none_of_another():
 
 
 def test_a_share_is_that_of_the_best_of_three():
-    table, shares = studies.shares().split("\n\n")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-    searched = [[float(cell.rstrip("x")) for cell in line[2:]] for line in lines if line[4]]
-    found = [pick / max(pick, warm, best) for pick, warm, best in searched]
-    (whole,) = (line for line in shares.splitlines() if f"| {len(searched)} |" in line)
-    share, _, rest = whole.split("|")[3].strip().partition(" [")
-    assert (share, rest.split("], ")[1]) == (f"{geometric_mean(found):.3f}", f"{min(found):.2f}")
+    """The pick and a warm-up fall short of the best by no more than all of it, and one of the parts is the whole."""
+    *parts, whole = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines(studies.shares()))
+    assert sum(int(part[1]) for part in parts) == int(whole[1]) > 0
+    for column in (2, 3):
+        least = [float(line[column].split("], ")[1]) for line in (*parts, whole)]
+        assert min(least[:-1]) == least[-1] <= 1
+
+
+def lines(table):
+    """The lines of a table below its head."""
+    return table.splitlines()[2:]
