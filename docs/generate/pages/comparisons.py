@@ -20,7 +20,7 @@ from docs.generate.pages.prices import (
     measured_rows,
     out_of_reach_published,
 )
-from docs.generate.pages.sources import origin, read, recorded
+from docs.generate.pages.sources import origin, read, recorded, versions
 from docs.generate.pages.studies import on_h100s
 from docs.generate.pages.wording import short_label, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured, TodaysCode, mark, measured_of, read_todays_code
@@ -179,7 +179,8 @@ MARK = "[machine code]({}measuring.md#whose-machine-code), measured"
 def headline() -> str:
     """Geometric means by list and context, and the best at the power cap, of today's machine code."""
     lines = [line for line in headline_lines().values() if line[-1].startswith(f"{CURRENT}, ")]
-    names = "over `torch.mm`", "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
+    over_torch = f"over `torch.mm` (cuBLAS {' and '.join(versions()['cuBLAS'])})"
+    names = over_torch, "over the faster of `torch.mm` and cuBLASLt", MARK.format("docs/")
     return markdown(("problems", "context", *names), lines)
 
 

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from docs.generate.pages.wording import wrapped
 from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import FIELDS
-from hopper_gemm.tune.study.reader import Study, read_study, recorded_folders
+from hopper_gemm.tune.study.reader import Study, read_provenance, read_study, recorded_folders
 from hopper_gemm.tune.study.row import ResultsError
 from hopper_gemm.tune.tables.pivot import EXCEEDS, GROUP
 
@@ -129,6 +130,54 @@ def shares_of_gpus() -> str:
     counts = Counter(short_name(row.gpu) for folder in recorded_folders() for row in read(folder).rows)
     parts = ", ".join(f"{count / counts.total():.0%} on {name}s" for name, count in counts.most_common())
     return f"Of {counts.total():,} rows of recorded studies: {parts}."
+
+
+VERSIONS = {
+    "torch": ("versions", "torch"),
+    "cuBLAS": ("versions", "nvidia-cublas"),
+    "the CuTe DSL": ("versions", "nvidia-cutlass-dsl"),
+    "CUDA": ("gpu", "cuda"),
+    "driver": ("gpu", "driver"),
+}
+"""What figures depend on beside the kernel, with its place in provenance."""
+
+
+@cache
+def versions() -> dict[str, Counter[str]]:
+    """Return by name of :data:`VERSIONS` how many recorded studies name which version."""
+    told = [read_provenance(folder) for folder in recorded_folders()]
+    return {
+        name: Counter(version for about in told if (version := about.get(part, {}).get(key)))
+        for name, (part, key) in VERSIONS.items()
+    }
+
+
+def versions_measured() -> str:
+    """Return a sentence on the versions with which the rows were measured."""
+    parts = [f"{name} {' and '.join(counts)}" for name, counts in versions().items()]
+    named, folders = min(counts.total() for counts in versions().values()), len(recorded_folders())
+    return wrapped(
+        f"The rows were measured with {', '.join(parts[:-1])} and {parts[-1]}, by the provenance of {named} of "
+        f"{folders} recorded studies; the rest does not name them all."
+    )
+
+
+def clocks(names: Iterable[str]) -> str:
+    """Return a sentence on the clocks at which our launches ran in some studies."""
+    rows = [row for name in names for row in recorded(name).stage("compare") if row.ok]
+    mhz = [float(row.figures["sm_mhz"]) for row in rows]
+    most = max(recorded(name).provenance["gpu"]["sm_mhz_max"] for name in names)
+    return wrapped(
+        f"In the suite on H100s the mean clock of our launches was {min(mhz):,.0f} to {max(mhz):,.0f} MHz, of {most:,} "
+        "MHz at most, by problem and board."
+    )
+
+
+def changed_commits() -> str:
+    """Return a sentence on the studies whose commit is marked as changed."""
+    told = [str(read_provenance(folder).get("commit")) for folder in recorded_folders()]
+    changed = sum(one.endswith("-dirty") for one in told)
+    return f"The commit of {changed} of {len(told)} recorded studies ends in `-dirty`."
 
 
 def spans(moments: pd.DataFrame, stagger: int) -> pd.DataFrame:

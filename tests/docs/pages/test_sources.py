@@ -7,6 +7,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from docs.generate.pages import sources
 from docs.generate.pages.counted import tile_order, unique_panels
 from docs.generate.pages.sources import beside, pairs_by, published, recorded, share, spans
 from hopper_gemm.model.config import GemmConfig
@@ -109,3 +110,28 @@ def test_the_share_of_a_stretch_counts_overlapping_spans_once():
     assert share(found, "math", 60, 260) == pytest.approx(1.0)
     assert share(found, "load", 0, 100) == pytest.approx(0.55)
     assert share(found, "math", 0, 100) == pytest.approx(0.45)
+
+
+def test_versions_and_changed_commits_are_counted_over_all_studies(monkeypatch):
+    """A version that differs is named beside the others, and a study without one is not counted."""
+    told = [
+        {
+            "commit": "a1-dirty",
+            "versions": dict(zip(PACKAGES, "123", strict=True)),
+            "gpu": {"cuda": "4", "driver": "5"},
+        },
+        {"commit": "a1", "versions": dict(zip(PACKAGES, "163", strict=True)), "gpu": {"cuda": "4", "driver": "5"}},
+        {"commit": None, "gpu": {}},
+    ]
+    monkeypatch.setattr(sources, "recorded_folders", lambda: range(3))
+    monkeypatch.setattr(sources, "read_provenance", told.__getitem__)
+    sources.versions.cache_clear()
+    try:
+        text = " ".join(sources.versions_measured().split())
+    finally:
+        sources.versions.cache_clear()
+    assert "torch 1, cuBLAS 2 and 6, the CuTe DSL 3, CUDA 4 and driver 5, by the provenance of 2 of 3" in text
+    assert sources.changed_commits() == "The commit of 1 of 3 recorded studies ends in `-dirty`."
+
+
+PACKAGES = "torch", "nvidia-cublas", "nvidia-cutlass-dsl"
