@@ -596,6 +596,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "trees": studies.trees,
     "behind": studies.behind,
     "decode": studies.decode,
+    "deep": studies.deep,
     "fp8": studies.fp8,
     "fp8-tuned": comparisons.fp8_tuned,
     "fp8-drawn": studies.fp8_drawn,

@@ -426,7 +426,7 @@ def decode() -> str:
     loaded, active = (max(of[name] for of in counted) for name in ("dram_read_bytes", "tensor_active_hw"))
     about = wrapped(
         f"The {len(times)} times of one row through weights of 30 MB and more lie near a line: {1e6 * start:.1f} us, "
-        f"and the bytes at {1e-12 / each:.2f} TB/s, {100 * 1 / each / peak:.0f} % of the peak. At 33.6 MB reading so is "
+        f"and the bytes at {1e-12 / each:.2f} TB/s, {100 / each / peak:.0f} % of the peak. At 33.6 MB reading so is "
         f"{100 * reading / (reading + start):.0f} % of the time; the rest is the launch, the first load and the last "
         f"store. Nothing is read twice: for 4096 x 4096 at m = 1 and 4 the profiler counts {loaded / 1e6:.1f} MB from "
         f"DRAM in a launch, with tensor cores active for {active:.0f} % of it "
