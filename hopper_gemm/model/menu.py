@@ -203,17 +203,17 @@ def by_model(
             pace, other = PACED if fixed.kernel.pace else 1.0, of_binary.get(number)
             if bound * pace > last:
                 break  # all others take longer: they need no prediction
-            faster = other is not None and other[0] < bound * pace  # another way to launch its binary
-            if faster or pair_reasons(fixed.kernel, problem, finish):
+            if other is not None and other[0] < bound * pace:
+                continue  # another way to launch its binary is faster
+            way = Fixed(behind_padding(fixed.kernel, problem)) if problem.padded else fixed
+            predicted = predict_fixed(way, problem, chip, finish)
+            candidate = (predicted.seconds * pace, number, way, predicted)
+            # rules take longer than a prediction that is too slow
+            if candidate[0] > last or pair_reasons(fixed.kernel, problem, finish):
                 continue
-            if problem.padded:
-                fixed = Fixed(behind_padding(fixed.kernel, problem))
-            predicted = predict_fixed(fixed, problem, chip, finish)
-            way = (predicted.seconds * pace, number, fixed, predicted)
-            of_binary[number] = way if other is None else min(way, other, key=_order)
-            if way[0] <= last:
-                best = sorted(of_binary.values())[: max(count, close)]  # no two ways have one number
-                last = _last(best, count, close)
+            of_binary[number] = candidate if other is None else min(candidate, other, key=_order)
+            best = sorted(of_binary.values())[: max(count, close)]  # no two ways have one number
+            last = _last(best, count, close)
     return [candidate for candidate in best if candidate[0] <= last]
 
 
