@@ -75,7 +75,7 @@ def values(of: dict[str, Any]) -> str:
     if of["type"] == "array":
         return "tables, below" if "$ref" in of["items"] else f"list of {values(of['items'])}"
     kind = {"string": "text", "boolean": "`true`, `false`", "object": "table of parameters"}.get(of["type"], of["type"])
-    ends = {"minimum": "from", "exclusiveMinimum": "above"}
+    ends = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     return " ".join([kind, *(f"{word} {of[end]:g}" for end, word in ends.items() if end in of)])
 
 

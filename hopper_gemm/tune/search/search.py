@@ -207,7 +207,10 @@ def earlier_rows(folder: Path, gpu: str) -> list[Row]:
     """Return the rows of an earlier study that ran, for a warm start on a GPU, whose name is empty if it is not known
     yet. A relative folder is looked up in the current folder and in the checkout. ResultsError if there is no such
     study, or it was recorded on another kind of GPU."""
-    study = read_study(here_or_recorded(folder))
+    try:
+        study = read_study(here_or_recorded(folder))
+    except ResultsError as error:
+        raise ResultsError(f"warm_start: {error}") from None
     other = study.provenance["gpu"]["name"]
     if gpu and other != gpu:
         raise ResultsError(f"warm_start: {folder} was recorded on an {other}, not an {gpu}; leave it out")

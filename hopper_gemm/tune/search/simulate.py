@@ -96,18 +96,26 @@ class Curve:
         """Return the share of the seeds that need at most :data:`SHARE` of the space."""
         return float((self.needed <= max(1, round(SHARE * self.size))).mean())
 
-    def score(self) -> float:
-        """Return the share of random search's regret that the sampler avoids: 0 as random search, 1 the best at once,
-        below 0 worse.
-
-        It is the mean over seeds and over trials, until random search has made up :data:`CLOSED` of the median config's
-        regret. After Willemsen and others, A methodology for comparing optimization algorithms for auto-tuning (2024),
-        with trials in place of seconds.
-        """
+    @property
+    def covered(self) -> int:
+        """Trials that a score covers: until random search has made up :data:`CLOSED` of the median config's regret."""
         close = self.random_regret <= (1 - CLOSED) * self.median
-        until = int(close.argmax()) + 1 if close.any() else len(self.random_regret)
-        random_regret = np.maximum(self.random_regret[:until], 1e-12)
-        return float(((random_regret - self.regret.mean(axis=0)[:until]) / random_regret).mean())
+        return int(close.argmax()) + 1 if close.any() else len(self.random_regret)
+
+    def scores(self) -> np.ndarray:
+        """Return of each run the share of random search's regret that the sampler avoids: 0 as random search, 1 the
+        best at once, below 0 worse; the mean over the :attr:`covered` trials.
+
+        After Willemsen and others, A methodology for comparing optimization algorithms for auto-tuning (2024), with
+        trials in place of seconds.
+        """
+        random_regret = np.maximum(self.random_regret[: self.covered], 1e-12)
+        shares: np.ndarray = (random_regret - self.regret[:, : self.covered]) / random_regret
+        return shares.mean(axis=1)
+
+    def score(self) -> float:
+        """Return the mean over the runs of :meth:`scores`."""
+        return float(self.scores().mean())
 
 
 def play(recorded: RecordedTask, sampler: str, seed: int, trials: int, ahead: int = 1) -> tuple[list[int], np.ndarray]:
@@ -203,6 +211,8 @@ def summary(curve: Curve) -> dict[str, Any]:
         "trials_90": finite[1],
         "found": curve.success_rate(),
         "score": round(curve.score(), 4),
+        "scores": curve.scores().round(4).tolist(),
+        "scored_trials": curve.covered,
         "regret": float(np.median(curve.regret[:, last])),
         "needed": finite[2:],
         **dict(zip(("low", "middle", "high"), curves.round(5).tolist(), strict=True)),

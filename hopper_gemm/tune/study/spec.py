@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -428,7 +429,9 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
         where = ".".join(part for part in parts if not part.startswith(("list[", "bool", "int", "str")))
         text = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            lines.append(f"{where} is not a key of {what}; remove it or correct its spelling")
+            near = get_close_matches(where.rpartition(".")[2], _keys(), n=1)
+            fix = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
+            lines.append(f"{where} is not a key of {what}; {fix}")
         elif mistake["type"] == "missing":
             lines.append(f"{where} is missing")
         elif mistake["type"] == "value_error":
@@ -436,3 +439,10 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
         else:
             lines += [f"{where}: {line}, but got {shown(mistake['input'])}" for line in text.splitlines()]
     return lines
+
+
+@cache
+def _keys() -> list[str]:
+    """The keys of a sweep's file and of all its tables."""
+    schema = Spec.model_json_schema()
+    return sorted({key for of in (schema, *schema["$defs"].values()) for key in of.get("properties", ())})

@@ -81,7 +81,7 @@ ASKED_APART = SPEC.replace("[space]", OWN)
             '[table]\nfacet_rows = "colour"\n[final]',
             "table.facet_rows: must be a column of the results but got 'colour'",
         ),
-        (SPEC, "[final]", "[finale]", "finale is not a key of a sweep; remove it or correct its spelling"),
+        (SPEC, "[final]", "[finale]", "finale is not a key of a sweep; did you mean final?"),
         (SPEC, 'regimes = ["burst"]', 'regimes = ["warm"]', "regimes.0: Input should be 'burst' or 'steady', but"),
         (SPEC, 'regimes = ["burst"]', "regimes = [", "is not valid TOML"),
         (SPEC, 'name = "small"', "", "name is missing"),

@@ -30,18 +30,19 @@ def publish(folder: Path, name: str, runs: Sequence[Mapping[str, Any]] | None = 
 
 def simulation_page(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the page in Markdown: a line for each task and sampler, then the default sampler beside random search.
-    Runs are as :func:`hopper_gemm.tune.search.simulate.summary` returns them; earlier ones have no ``score``."""
-    scored = all("score" in run for run in runs)
+    Runs are as :func:`hopper_gemm.tune.search.simulate.summary` returns them; earlier ones have no ``scores``."""
+    scored = all("scores" in run for run in runs)
     subject = ("place", "configs", "sampler", "runs")
     columns = [*subject, "median", "90 % of runs", f"found in {SHARE:.0%}", f"behind after {SHARE:.0%}"]
     rows = []
     for run in runs:
         counts = run["median_trials"], run["trials_90"]
         needed = [f"over {len(run['middle'])}" if count is None else f"{count:.0f}" for count in counts]
-        score = [f"{run['score']:.2f}"] if scored else []
+        score = [f"{run['score']:.2f}, {min(run['scores']):.2f}", run["scored_trials"]] if scored else []
         rows.append([*(run[name] for name in subject), *needed, f"{run['found']:.0%}", f"{run['regret']:.2%}", *score])
     title = f"Trials until within {WITHIN:.0%} of the recorded best."
-    return "\n".join([title, "", markdown([*columns, *["score"] * scored], rows), *_sentences(runs), ""])
+    columns += ["score, least", "over trials"] * scored
+    return "\n".join([title, "", markdown(columns, rows), *_sentences(runs), ""])
 
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
