@@ -1,12 +1,12 @@
 """Compare the machine code of kernels before and after a change of their sources. Needs no GPU.
 
-    python -m benchmarks.digests write FILE [--some N] [--seed S] [--jobs J]
-    python -m benchmarks.digests compare FILE [--some N] [--seed S] [--jobs J]
+    python -m benchmarks.digests write FILE [--groups G ...] [--some N] [--seed S] [--jobs J]
+    python -m benchmarks.digests compare FILE [--groups G ...] [--some N] [--seed S] [--jobs J]
 
 ``write`` compiles every kernel below for sm_90a and writes it with a digest of its machine code; ``compare`` compiles
 the kernels of a file, in which a parameter that was added since stands at its default, prints those whose code differs,
-and exits with 1 if there is one. With ``--some N`` either takes N kernels only, drawn by a seed from every group.
-Groups:
+and exits with 1 if there is one. With ``--some N`` either takes N kernels only, drawn by a seed from every group, with
+``--groups`` those of some groups:
 
     menu        the menu's kernels in every layout, plain and with each of FINISHES
     fp8         the menu's kernels on FP8, by tensor with fast sums, by row and by blocks with promoted ones
@@ -171,6 +171,10 @@ def _label(kernel: AnyId) -> str:
     return " ".join([type(kernel.config).__name__, kernel.dtype, kernel.layouts, *values])
 
 
+GROUPS = ("menu", "fp8", "types", "tuned", "recorded", "ladder", "drawn", "observers", "padding")
+"""Groups by the first word of their name."""
+
+
 def some(chosen: Iterable[Case], count: int | None, seed: int) -> list[Case]:
     """At most ``count`` cases, drawn from each group in turn; all of them if it is None."""
     groups: dict[str, list[Case]] = defaultdict(list)
@@ -226,16 +230,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.digests", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("file", type=Path)
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=GROUPS, help="take kernels of these only")
     parser.add_argument("--some", type=int, help="take so many kernels only")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default 0)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
     asked = parser.parse_args()
     if asked.what == "write":
+        if not asked.file.absolute().parent.is_dir():
+            parser.error(
+                f"{asked.file} must lie in a folder that exists but {asked.file.parent} is none; make it first"
+            )
         refused: Counter[str] = Counter()
         every = cases(refused)
         told = (f"{rule} {count}" for rule, count in refused.most_common())
         print("refused by rule:", *told, sep="\n  ", file=sys.stderr)
-        taken = some(every, asked.some, asked.seed)
+        taken = some((one for one in every if one.group.split()[0] in asked.groups), asked.some, asked.seed)
         found = digests(taken, asked.jobs)
         written = [{**case.as_dict(), "digest": found[case.name]} for case in taken]
         asked.file.write_text(json.dumps({"versions": versions(), "cases": written}, indent=1) + "\n")
@@ -246,7 +255,8 @@ def main() -> int:
         print(f"{asked.file} is of {kept['versions']} but this is {versions()}; write it again", file=sys.stderr)
         return 2
     before = {one["name"]: one["digest"] for one in kept["cases"]}
-    found = digests(some(map(Case.of, kept["cases"]), asked.some, asked.seed), asked.jobs)
+    every = [one for one in map(Case.of, kept["cases"]) if one.group.split()[0] in asked.groups]
+    found = digests(some(every, asked.some, asked.seed), asked.jobs)
     changed = differences(before, found)
     print(*changed, f"{len(changed)} of {len(found)} kernels differ", sep="\n")
     return bool(changed)

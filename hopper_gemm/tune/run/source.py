@@ -129,7 +129,8 @@ def recorded_study(name: str, missing: str) -> Path:
     folders = recorded_folders(name)
     if not folders:
         why = f"{missing}, and " if missing else ""
-        raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; name one with --from")
+        fix = "name one with --from, or measure it on a Hopper GPU"
+        raise NotRecordedError(f"{why}no recorded study {name} lies under {results_root()}; {fix}")
     return folders[0]
 
 

@@ -53,6 +53,7 @@ class SweepPlan:
 
     def lines(self) -> list[str]:
         refused = ", ".join(f"{count} by {rule}" for rule, count in self.refused.items()) or "none"
+        refused += " (the first rule that a point breaks)" * (len(self.refused) > 1)
         skipped = f" ({self.skipped} of them skipped)" if self.skipped else ""
         rows = self.open + self.recorded
         legal = f" of {self.legal} legal ones" if rows < self.legal else ""
