@@ -117,7 +117,7 @@ def test_a_count_on_a_page_is_that_of_the_study_that_it_names():
 def test_the_picture_of_the_suite_shows_its_problems_and_means():
     """``make pages`` draws it from the rows of its comparison."""
     text = (ROOT / "docs/suite.svg").read_text()
-    records = generator.compared(generator.study("suite").stage("compare"))
+    records = generator.charted()
     shown = {record["problem"] for record in records} | {
         f"{mean.speedup:.3f}x" for mean in generator.means(records) if mean.against == "cublas"
     }

@@ -64,7 +64,7 @@ from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import means
 from hopper_gemm.tune.tables.forest import forest
 from hopper_gemm.tune.tables.ladder import ladder
-from hopper_gemm.tune.tables.pages.publish import comparison_title, publish
+from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pages.simulation import DATA
 from hopper_gemm.tune.tables.pages.simulation import publish as publish_simulation
 from hopper_gemm.tune.tables.pivot import markdown as table
@@ -118,11 +118,16 @@ def marked_kernels() -> list[KernelId]:
     return [kernel for one in (*measured, *claims.compared()) if (kernel := one.kernel) is not None]
 
 
+def charted() -> list[dict[str, Any]]:
+    """The comparisons of the suite on H100s, each the mean of its boards."""
+    return [*compared([row for name in comparisons.ON_H100S for row in study(name).stage("compare")])]
+
+
 def chart(path: Path) -> None:
     """Draw the headline comparison, with intervals that hold for other processes and boards."""
-    suite = study("suite")
-    title = comparison_title(suite).replace("of its pairs", "that hold for other processes and boards")
-    forest([comparisons.widened(record) for record in compared(suite.stage("compare"))], path, title)
+    boards = f"{len(comparisons.ON_H100S)} NVIDIA H100s, {comparisons.days_of(comparisons.ON_H100S)}"
+    title = f"suite: speedup with 95 % intervals that hold for other processes and boards. Measured on {boards}."
+    forest([comparisons.widened(record) for record in charted()], path, title)
 
 
 def pages() -> list[Path]:

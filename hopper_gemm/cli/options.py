@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from hopper_gemm.model.finish import ACTIVATIONS, Epilogue
+from hopper_gemm.model.grouped import GroupedProblem
 from hopper_gemm.model.problem import BLOCK, DTYPES, GemmProblem
-from hopper_gemm.model.recipe import problem_from, recipe_of
+from hopper_gemm.model.recipe import finish_of, problem_from, recipe_of
 from hopper_gemm.tune.study.files import here_or_recorded
 
 DtypeName = Literal[
@@ -130,6 +131,18 @@ def finish_for(problem: GemmProblem, text: str | None) -> Epilogue | None:
         names = f"scale, bias, one of {', '.join(ACTIVATIONS)} (before *up if gated), residual"
         raise ValueError(f"--epilogue must be of {names}, in this order with + between, but got {text!r}")
     return replace(finish, scales=getattr(problem, "scales", ""))
+
+
+def as_called(
+    problem: GemmProblem, groups: int | None, grouping: str, epilogue: str | None
+) -> tuple[GemmProblem, Epilogue | None]:
+    """Return a problem in as many groups (``--groups``), if any, and its finish: the steps of ``--epilogue``, and the
+    scales of groups, which are no part of their problem."""
+    finish = finish_for(problem, epilogue)
+    if groups is None:
+        return problem, finish
+    like = problem.m, problem.n, problem.k, problem.dtype, problem.layouts, problem.batch_invariant, problem.promote
+    return GroupedProblem(*like, groups=groups, grouping=grouping), finish or finish_of(problem)
 
 
 def titled(name: str, problems: Iterable[GemmProblem]) -> str:

@@ -149,6 +149,7 @@ def explain(
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import report_of
     from hopper_gemm.compiler.store import KernelId, compiled_in
+    from hopper_gemm.model.finish import Epilogue
     from hopper_gemm.model.grouped import GroupedProblem
     from hopper_gemm.model.kernel import Kernel
     from hopper_gemm.model.lookup import find, tables
@@ -161,11 +162,9 @@ def explain(
 
     sizes = GemmProblem(m, n, k, layouts=layouts, batch_invariant=batch_invariant)
     (problem,) = options.with_recipe([sizes], dtype, scales, promote)
-    if groups is not None:
-        problem = GroupedProblem(m, n, k, problem.dtype, layouts, batch_invariant, groups=groups, grouping=grouping)
+    problem, finish = options.as_called(problem, groups, grouping, epilogue)
     kind = kind_of(gpu)
     chip = chip_here(kind, sms)
-    finish = options.finish_for(problem, epilogue)
     served = find(tables(kind, stderr), problem, context=context, chip=chip, finish=finish)
     config = config_of(options.config_values(settings)) if settings else served.config
     explanation = explained(config, problem, chip, finish)
@@ -201,7 +200,9 @@ def explain(
         return
     if assumption:
         print(f"  GPU         {assumption}")
-    source = f"from the menu: no tuned table of {kind} has {problem}"
+    source = f"from the menu: no tuned table of {kind} has {problem}" + " by a kernel that can finish it" * bool(
+        epilogue
+    )
     if served.entry is not None and served.table is not None:
         source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names
@@ -213,13 +214,13 @@ def explain(
     for candidate, seconds, prediction in considered:
         us = f"{seconds * 1e6:.1f} us, by the model alone {prediction.seconds * 1e6:.1f} us paced by {prediction.limit}"
         print(spell(f"  considered  {us}: {candidate}"))
-    waits = batch_invariant or groups or settings or problem.is_fp8
+    waits = batch_invariant or groups or settings or problem.is_fp8 or finish not in (None, Epilogue(bias=True))
     meanwhile = "the first call compiles it" if waits else "torch multiplies until a process compiled it"
-    options_too = " and ".join(["--set"] * bool(settings) + ["--epilogue"] * bool(finish))
+    named = (("--set", settings), ("--epilogue", epilogue), ("--groups", groups))
+    options_too = " and ".join(name for name, given in named if given)
     ahead = f"hopper-gemm prebuild{' with this ' * bool(options_too)}{options_too}"
-    if groups is not None:  # the command line's prebuild takes none, and calls of groups take no config
-        ahead = "" if settings else "hopper_gemm.prebuild in Python"
-        meanwhile = "no call names a config of groups" if settings else meanwhile
+    if groups is not None and settings:
+        ahead, meanwhile = "", "no call names a config of groups"
     missing = f"in no store: {meanwhile}" + f"; {ahead} compiles ahead" * bool(ahead)
     print(f"  compiled    {f'in the {found}' if found else missing}")
     if report is not None:
@@ -368,17 +369,19 @@ def prebuild(
     ] = False,
     context: options.Context = "isolated",
     batch_invariant: options.BatchInvariant = False,
+    groups: options.Groups = None,
+    grouping: options.Grouping = "rows",
     gpu: options.Kind = None,
     sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile ahead what matmul runs on problems, by default those of the suite.
 
-    With --epilogue what linear or swiglu runs on them. With --menu every kernel that it picks for untuned problems, and
-    those of tuned tables: bf16 and fp16 in all layouts, layers with the usual epilogues, FP8 and groups of rows; with
-    --dtype, --layouts or --scales the products of these alone. With --set the kernel of that config instead, for calls
-    that name it. First calls then load a kernel instead of compiling it; what was compiled stays if the command is
-    stopped. No GPU is needed.
+    With --epilogue what linear or swiglu runs on them, with --groups what grouped_mm or bmm does. With --menu every
+    kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all layouts, layers with the
+    usual epilogues, FP8 and groups of rows; with --dtype, --layouts or --scales the products of these alone. With --set
+    the kernel of that config instead, for calls that name it. First calls then load a kernel instead of compiling it;
+    what was compiled stays if the command is stopped. No GPU is needed.
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
@@ -391,8 +394,8 @@ def prebuild(
     from hopper_gemm.tune.parameters import config_of
     from hopper_gemm.tune.study.shapes import problems_of
 
-    if menu and (sizes or shapes or settings or epilogue is not None):
-        fix = "leave out sizes, --shapes, --set and --epilogue"
+    if menu and (sizes or shapes or settings or groups or epilogue is not None):
+        fix = "leave out sizes, --shapes, --set, --groups and --epilogue"
         raise ValueError(f"--menu stands for all of its --dtype and --layouts; {fix}")
     like = GemmProblem(16, 16, BLOCK)
     _, _, problems = ("", "", (like,)) if menu else problems_of(shapes, sizes or (), "burst")
@@ -404,7 +407,9 @@ def prebuild(
     parts: Sequence[MenuPart] = (WHOLE_MENU if whole else problems) if menu else ()
     of_part = f" for {problems[0].dtype} {recipe_of(problems[0]) or problems[0].layouts}" * (menu and not whole)
     problems = () if menu else options.with_rule(problems, batch_invariant)
-    finished = {problem: options.finish_for(problem, epilogue) for problem in problems}
+    if settings and groups is not None:
+        raise ValueError("no call names a config of groups; leave out --set or --groups")
+    finished = dict(options.as_called(problem, groups, grouping, epilogue) for problem in problems)
     assumption = "" if settings else assumed(gpu)
     if assumption and not as_json:
         print(assumption, flush=True)
@@ -425,7 +430,10 @@ def prebuild(
     else:
         chip = chip_here(kind, sms)
         pairs = [(problem, finish) if finish else problem for problem, finish in finished.items()]
-        done = compile_ahead(pairs, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
+        try:
+            done = compile_ahead(pairs, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
+        except RuntimeError as error:
+            fail(str(error), CHECK_FAILED)
     if as_json:
         used = {"gpu": None if settings else kind, "gpu_assumed": bool(assumption)}
         print(json.dumps({"store": str(default_store()), **used, **asdict(done)}))

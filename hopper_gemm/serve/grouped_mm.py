@@ -126,9 +126,7 @@ def _multiplied(
     ends = counts if batches else offs
     if not isinstance(ends, torch.Tensor):
         name, what = ("counts", "rows") if batches else ("offs", "end")
-        raise TypeError(
-            f"{name} must be an int32 tensor for such operands but is {shown(ends)}; give each group's {what}"
-        )
+        raise TypeError(f"{name} must be an int32 tensor but is {shown(ends)}; give each group's {what}")
     given = Grouped(a.flatten(0, 1) if batches else a, b, ends, out_dtype, bias, activation, batches)
     if keeps_product(given.following) and _unsupported(a, b) is None:
         # the product is kept for the backward pass, as by torch: to compute it once more would take longer
@@ -139,6 +137,7 @@ def _multiplied(
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
         _refuse_following(given)
+        check_values(ends, given.divided, given.masked)
         if batches:
             product = torch.bmm(a, b).flatten(0, 1).to(out_dtype or a.dtype)
         else:

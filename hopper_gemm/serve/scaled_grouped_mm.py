@@ -78,7 +78,7 @@ def scaled_grouped_mm(
             raise UnsupportedError(why)
         return activated(functional.scaled_grouped_mm(*given, bias, offs, *more), activation)
     if not isinstance(offs, torch.Tensor):
-        raise TypeError(f"offs must be an int32 tensor for a 2-D operand but is {shown(offs)}; give each group's end")
+        raise TypeError(f"offs must be an int32 tensor but is {shown(offs)}; give each group's end")
     return torch.ops.hopper_gemm.scaled_grouped_mm(mat_a, mat_b, *scales, offs, bias, activation, output_dtype, promote)
 
 

@@ -87,6 +87,8 @@ class Autotuned:
 
     def __str__(self) -> str:
         lines = [f"{len(self.called)} problems called, {len(self.measured)} measured in {self.seconds:.1f} s"]
+        if not (self.called or torch.cuda.is_available()):
+            lines[0] += "; no GPU is here, and calls that torch runs are not counted"
         for entry in self.measured:
             case = Case(entry.problem, entry.context)
             lines.append(f"  {case}: {entry.config}, {case.line(entry)}")

@@ -151,6 +151,14 @@ def test_offsets_are_checked_on_the_host_where_that_is_asked_for(gpu, ends, mask
         run(a, b, offs, masked=masked)
 
 
+def test_offsets_are_checked_where_torch_multiplies_too():
+    a, b, _ = operands()
+    with hopper_gemm.checked_offsets():
+        for end in (ROWS + 1, 10**6):
+            offs = torch.tensor((3, 3, 9, end), dtype=torch.int32)
+            refused_in_one_line(lambda offs=offs: hopper_gemm.grouped_mm(a, b, offs=offs), ValueError, f"but is {end}")
+
+
 def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
     a, _, offs = operands()
     b = torch.randn(ROWS, N).bfloat16()
@@ -405,7 +413,7 @@ def wrong_calls():
         (lambda: operator(a, b, offs, torch.float16), TypeError, "out_dtype must be torch.bfloat16"),
         (lambda: operator(a[:, :28], b[:, :28], offs), ValueError, "k must be a multiple of 8 in groups but got 28"),
         (lambda: operator(a, b[..., :44], offs), ValueError, "n must be a multiple of 8 in groups but got 44"),
-        (lambda: public(a, b), TypeError, "offs must be an int32 tensor for such operands but is None"),
+        (lambda: public(a, b), TypeError, "offs must be an int32 tensor but is None"),
         (lambda: public(a, None, offs=offs), TypeError, "mat_b must be a torch tensor but is 'NoneType'"),
         (lambda: operator(a, b, offs, None, a), ValueError, r"bias must be \(4, 48\) torch.bfloat16 on cpu but is"),
         (lambda: operator(a.t(), a, offs, None, a), ValueError, "bias and activation must be None unless groups are"),
@@ -421,7 +429,7 @@ def wrong_calls():
         (lambda: public(a, b, offs=offs, counts=offs), ValueError, "offs must be None"),
         (lambda: public(b.mT, b, offs=offs), ValueError, "offs must be None for two 3-D operands"),
         (lambda: public(a, b, counts=offs), ValueError, r"counts must be None unless mat_a is \(groups, rows, k\)"),
-        (lambda: public(b.mT, b, counts=[3]), TypeError, "counts must be an int32 tensor for such operands but is"),
+        (lambda: public(b.mT, b, counts=[3]), TypeError, "counts must be an int32 tensor but is"),
         (lambda: public(b.mT[:3], b, counts=offs), ValueError, "mat_a and mat_b must have one number of groups"),
         (
             lambda: operator(a, b, offs[:3], masked=True),

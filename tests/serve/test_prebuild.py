@@ -319,6 +319,42 @@ def test_the_command_compiles_what_an_epilogue_runs(monkeypatch, tmp_path):
     ]
 
 
+def test_the_command_compiles_what_groups_run_of_fp8_with_their_scales(monkeypatch, tmp_path):
+    given, done = [], module.Prebuilt(1, 1, {}, True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "prebuild", lambda problems, menu, **named: given.append([*problems]) or done)
+    asked = ["prebuild", "64", "128", "64", "--gpu", "h200", "--groups", "4"]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    assert CliRunner().invoke(app, [*asked, "--epilogue", "silu*up", "--grouping", "masked"]).exit_code == 0
+    scaled = [*asked, "--dtype", "e4m3", "--scales", "row", "--promote", "128"]
+    assert CliRunner().invoke(app, scaled).exit_code == 0
+    eight = GroupedProblem(64, 128, 64, "e4m3_bf16", promote=128, groups=4)
+    assert given == [
+        [GroupedProblem(64, 128, 64, groups=4)],
+        [
+            (
+                GroupedProblem(64, 128, 64, groups=4, grouping="masked"),
+                hopper_gemm.Epilogue(activation="silu", gated=True),
+            )
+        ],
+        [(eight, hopper_gemm.Epilogue(scales="row"))],
+    ]
+
+
+def test_a_command_that_compiled_nothing_says_why_in_a_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def refuse(*given, **named):
+        raise RuntimeError("none of 1 kernels could be compiled; the first: timeout")
+
+    monkeypatch.setattr(module, "prebuild", refuse)
+    done = CliRunner().invoke(app, ["prebuild", "64", "64", "64", "--gpu", "h200"])
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "hopper-gemm: none of 1 kernels could be compiled; the first: timeout\n",
+    )
+
+
 def test_the_command_says_which_gpu_it_assumes_before_it_compiles(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("hopper_gemm.cli.doctor.kind_here", lambda: None)

@@ -86,7 +86,7 @@ class Hopper:
         self.forget()
 
     def forget(self):
-        for cached in (kernels._picked, kernels._tables, kernels._kind):
+        for cached in (kernels._picked, kernels._tables, kernels.kind_of):
             cached.cache_clear()
 
     def _build(self, wanted, watch):

@@ -60,7 +60,7 @@ class Gpu:
         monkeypatch.setattr("hopper_gemm.model.tuned.local_root", lambda: folder)
         kernels._picked.cache_clear()
         kernels._tables.cache_clear()
-        kernels._kind.cache_clear()
+        kernels.kind_of.cache_clear()
 
     def _kernel(self, problem, device, config=None):
         config = config or kernels.default_config(problem, device)
@@ -100,7 +100,7 @@ class Loaded:
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
     yield Gpu(monkeypatch, tmp_path)
-    for known in (kernels._picked, kernels._tables, kernels._kind):
+    for known in (kernels._picked, kernels._tables, kernels.kind_of):
         known.cache_clear()
 
 

@@ -52,7 +52,17 @@ ON_H200S = ("suite-beside-lists", "suite-beside-lists-second")
 """The suite on two boards of NVIDIA H200s, by this version, beside cuBLASLt's heuristic lists."""
 
 STEADY = (
-    *("served", "served-burst", "steady-i", "alone-steady", "suite-steady", "steady-j", "steady-layers", "steady-k"),
+    *(
+        "steady-on-h100",
+        "served",
+        "served-burst",
+        "steady-i",
+        "alone-steady",
+        "suite-steady",
+        "steady-j",
+        "steady-layers",
+        "steady-k",
+    ),
 )
 """Studies at the power cap."""
 
@@ -134,8 +144,13 @@ def mark_of(*names: str) -> str:
         names: the studies or tables of its rows, one for each board.
     """
     standings = todays_code().standings([one for name in names for one in measured_kernels(name)])
+    return f"{mark(list(standings.values()))}, {days_of(names)}"
+
+
+def days_of(names: Iterable[str]) -> str:
+    """The day on which rows were measured, or the first and the last."""
     days = sorted({day_of(name) for name in names})
-    return f"{mark(list(standings.values()))}, {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
 
 
 def day_of(name: str) -> str:
@@ -237,10 +252,12 @@ def result(suite: str = "suite.md") -> str:
     ours, fast = map(mean_of, ratios_on(ON_H200S))
     h100_mm, h100_faster = map(mean_of, ratios_on(ON_H100S))
     widest = max(log(one.high / one.low) / 2 for one in (ours, fast, h100_mm, h100_faster))
+    boards = [mean_of(ratios_on([name])[0]).median for name in ON_H100S]
     return wrapped(
         f"{len(suite_cells())} problems of many kinds: **{h100_mm.median:.3f}x** the speed of `torch.mm` on NVIDIA "
-        f"H100s, {h100_faster.median:.3f}x that of the faster of it and cuBLASLt; {ours.median:.3f}x and "
-        f"{fast.median:.3f}x on NVIDIA H200s, tuned on each ([geometric means]({suite}), known to {widest:.1%})."
+        f"H100s ({len(boards)} boards, {log(max(boards) / min(boards)):.1%} apart), {h100_faster.median:.3f}x that of "
+        f"the faster of it and cuBLASLt; {ours.median:.3f}x and {fast.median:.3f}x on H200s, tuned on each ([geometric "
+        f"means]({suite}), known to {widest:.1%})."
     )
 
 
@@ -514,13 +531,15 @@ def steady() -> str:
         stage = "final" if study.stage("final") else "compare"
         rows = [row for row in pooled(study.stage(stage)) if row.ok and not row.point.is_baseline]
         best = {str(row.point.problem): row for row in sorted(rows, key=lambda row: row.figures["speedup"])}
-        page = study.path.relative_to(study.path.parents[2])
+        page, kind = study.path.relative_to(results_root()), study.provenance["gpu"]["name"].split()[1]
         link = f"[{name}](../results/{page}/{'table' if stage == 'final' else 'compare'}.md)"
         for problem, row in best.items():
             one = row.figures
             energy = f"{one['pj_per_flop']:.3f} ({one['baseline_pj_per_flop']:.3f})"
             config = f"`{short_label(row.point.config)}`"
-            lines.append((problem, interval(one), energy, str(one["processes"]), row.board[4:8], config, link))
+            lines.append(
+                (problem, interval(one), energy, str(one["processes"]), f"{kind} {row.board[4:8]}", config, link)
+            )
     columns = ("problem", "over torch.mm", "pJ/FLOP (torch.mm)", "processes", "board", "config", "study")
     return markdown(columns, sorted(lines))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
@@ -106,6 +106,9 @@ def costs(path: Path | None = None) -> str:
     told = [
         f"{wrapped(about + ':')}\n\n{_table(own[name], arms)}" for name, (about, arms) in LISTS.items() if own[name]
     ]
+    if path is None:
+        table = _table(invariant_on_h100(), OVER_MM | FIXED | OVER_PLAIN)
+        told.insert(1, f"The suite on an H100 ([rows](../results/measurements/invariance-h100.jsonl)):\n\n{table}")
     return "\n\n".join(told) or "Not measured on a GPU yet: `python -m benchmarks.invariant` measures it."
 
 
@@ -310,12 +313,15 @@ def in_models(examples: Path | None = None) -> str:
     timed, compiled = tables[LAYER_ON_H100]["rows"], [row for title in WITH_GATES for row in tables[title]["rows"]]
     layer, fused = (_range(row[name] for row in timed) for name in ("patched graph", "fused graph"))
     beside, within = (_range(row[name] for row in compiled) for name in ("fused graph", "fused, compiled graph"))
-    model = {row["phase"]: row["speedup"] for row in tables[MODEL]["rows"]}
-    phases = " and ".join(f"{ratio:.3f}x ({phase})" for phase, ratio in model.items())
+    model = defaultdict[str, list[float]](list)
+    for table in runs_of(MODEL, examples):
+        for row in table["rows"]:
+            model[row["phase"]].append(row["speedup"])
+    phases = " and ".join(f"{_range(ratios)} ({phase})" for phase, ratios in model.items())
     return wrapped(
         f"In models, in CUDA graphs: a layer of Llama-3-8B on an NVIDIA H100, of 1 to 8192 tokens, runs patched at "
         f"{layer} the speed of torch, with fused epilogues at {fused}; beside torch.compile, on three H100s, fused and "
-        f"compiled at {within}, and fused alone at {beside}: a compiled model stays compiled. A patched model runs on "
+        f"compiled at {within}, and fused alone at {beside}: a compiled model stays compiled. A patched model ran on "
         f"an H200 at {phases}. [All of them](docs/models.md#models)."
     )
 
@@ -323,6 +329,12 @@ def in_models(examples: Path | None = None) -> str:
 def _range(ratios: Iterable[float]) -> str:
     found = sorted(ratios)
     return f"{found[0]:.3f}x to {found[-1]:.3f}x"
+
+
+def runs_of(title: str, path: Path | None = None) -> list[dict[str, Any]]:
+    """Every recorded run of one table of the examples."""
+    lines = (path or measurement("measurements/examples.jsonl")).read_text().splitlines()
+    return [table for table in map(json.loads, lines) if table["table"] == title]
 
 
 def example_tables(path: Path | None = None) -> dict[str, dict[str, Any]]:

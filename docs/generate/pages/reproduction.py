@@ -109,7 +109,7 @@ def _mapped(which: str, name: str, command: str) -> tuple[str, ...]:
 
 def _at_the_cap() -> tuple[str, ...]:
     study, best = recorded("steady-on-h100"), dict[str, float]()
-    for name in ("steady-on-h100", *STEADY):
+    for name in STEADY:
         for row in pooled(recorded(name).stage("final", "compare")):
             if (
                 row.ok

@@ -51,7 +51,7 @@ def read_shapes(path: Path | None = None) -> Shapes:
     """Read a list of problems, the suite if no path is given. A SpecError has all mistakes at once, one line each."""
     path = path or suite_file()
     try:
-        return Shapes(**read_toml(path))
+        return Shapes(**read_toml(path, "sweeps/shapes/suite.toml"))
     except ValidationError as error:
         raise SpecError("\n".join(f"{path}: {line}" for line in lines_of(error, "a list of problems"))) from None
 

@@ -390,11 +390,12 @@ def command_spec(command: str, problems: Iterable[GemmProblem], **keys: Any) -> 
     return checked({"problems": [problem.as_dict() for problem in problems], **keys}, command)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file; a SpecError says what is missing, or the place that is no TOML."""
+def read_toml(path: Path, like: str = "sweeps/seed-table.toml") -> dict[str, Any]:
+    """Return the content of a TOML file; a SpecError says what is missing, with one that it is ``like``, or the place
+    that is no TOML."""
     path = here_or_recorded(path)
     if not path.exists():
-        raise SpecError(f"{path} does not exist; the sweeps lie in sweeps/, such as sweeps/seed-table.toml")
+        raise SpecError(f"{path} does not exist; give one such as {like}")
     try:
         return tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -434,6 +435,8 @@ def lines_of(error: ValidationError, what: str) -> list[str]:
             lines.append(f"{where} is not a key of {what}; {fix}")
         elif mistake["type"] == "missing":
             lines.append(f"{where} is missing")
+        elif mistake["type"] == "too_short":
+            lines.append(f"{where} must have one or more but has none")
         elif mistake["type"] == "value_error":
             lines += [f"{where}: {line}" for line in text.splitlines()]
         else:

@@ -74,7 +74,7 @@ def test_another_seed_draws_other_problems():
     ("text", "message"),
     [
         ('name = "x"', "problems is missing"),
-        ('name = "x"\nproblems = []', "problems: "),
+        ('name = "x"\nproblems = []', "problems must have one or more but has none"),
         ('name = "x"\nproblems = [{ m = 1, n = 8 }]', "problems.0.k is missing"),
         ('name = "x"\nproblems = [{ m = 1, n = 8, k = 8, q = 1 }]', "problems.0.q is not a key of a list of problems"),
         ('name = "x"\nproblems = [{ m = 0, n = 8, k = 8 }]', "problems.0.m: "),
