@@ -115,7 +115,9 @@ def main(folders: list[str]) -> None:
 def marked_kernels() -> list[KernelId]:
     """The kernels behind figures that a page marks with their machine code."""
     measured = [one for name in (*comparisons.MARKED, "invariant", "ragged") for one in measured_kernels(name)]
-    return [kernel for one in (*measured, *claims.compared()) if (kernel := one.kernel) is not None]
+    return [
+        kernel for one in (*measured, *claims.compared(), *chapters.measured()) if (kernel := one.kernel) is not None
+    ]
 
 
 def charted() -> list[dict[str, Any]]:
@@ -249,7 +251,7 @@ def both_cells(ours: str, theirs: str) -> str:
 
 
 def rungs() -> str:
-    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside the tuned kernel."""
+    """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside `peek`."""
     recorded_ladder = study("ladder")
     steps = ladder(rows_of(recorded_ladder, "sweep"), recorded_ladder.provenance["rungs"])
     found = {step.name: {one.group.regime: one for one in step.results if one.group.m == 8192} for step in steps}
@@ -258,7 +260,7 @@ def rungs() -> str:
         return [f"{getattr(found[name][regime], what):.0f}" for regime in ("burst", "steady")]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
-    rows.append(("cuBLAS", "torch.mm, timed beside the tuned kernel (peek)", *rates("peek", "baseline_tflops")))
+    rows.append(("cuBLAS", "torch.mm, timed beside `peek`", *rates("peek", "baseline_tflops")))
     return table(("rung", "adds", "burst", "steady"), rows)
 
 
@@ -447,13 +449,16 @@ UNSEEN, BY = ("left out", "held out"), ("model", "trees")
 """Groups of problems that the model's constants were fitted without, and what ranked their kernels; see
 benchmarks/picks/fit.py."""
 
-SERIAL = "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false"
+SERIAL = (
+    "--set tile=128x128 --set stages=1 --set stagger=0 --set consumers=1 --set stores=direct --set peek=false "
+    "--set schedule=multistage --set persistent=false --set swizzle=1 --set serpentine=false"
+)
 """The kernel of the first chapter."""
 
 RUNS = {
     "run-explain": "explain 8192 8192 8192 --gpu h200",
     "run-tune": "tune 8192 8192 8192 --context chained --backend replay --trials 30 --out OUT",
-    "run-serial": f"explain 8192 8192 8192 --gpu h200 {SERIAL} --set schedule=multistage --set persistent=false",
+    "run-serial": f"explain 8192 8192 8192 --gpu h200 {SERIAL}",
     "run-stages": f"explain 8192 8192 8192 --gpu h200 {SERIAL}".replace("stages=1", "stages=7"),
     "run-registers": "explain 8192 8192 8192 --gpu h200 --set tile=256x256",
     "run-waves": "explain 8192 8192 8192 --gpu h200 --set tile=256x192 --set cluster=1x2",
@@ -563,6 +568,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-finals": studies.seed_finals,
     "seed-idle": studies.seed_idle,
     "clusters-of-four": studies.clusters_of_four,
+    "chapter-8-sizes": chapters.sizes,
     "regimes": studies.regimes,
     "data": studies.data,
     "tile-shapes": studies.tile_shapes,

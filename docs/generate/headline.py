@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fresh import LAST_SEEDS
+from docs.generate.pages import chapters
 from docs.generate.pages.comparisons import (
     FP8_TUNED,
     MARKED,
@@ -192,6 +193,8 @@ def code_of(rows: str) -> str:
     """Return whose machine code was measured: by the digests of kernels, else by that of the kernel's sources."""
     if rows in (*MARKED, "invariant", "ragged"):
         return mark(list(todays_code().standings(measured_kernels(rows)).values()))
+    if rows == f"measurements/{chapters.PRINTED.name}":
+        return mark([todays_code().standing(one) for one in chapters.measured()])
     if (results_root() / rows).exists():
         return UNKNOWN  # no row has a digest
     return CURRENT if recorded(rows).provenance["kernel"] == kernel_digest() else UNKNOWN

@@ -15,12 +15,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from docs.generate.pages.comparisons import todays_code
 from docs.generate.pages.counted import tile_order
 from docs.generate.pages.pictures import patch, timeline
-from docs.generate.pages.rings import traced
+from docs.generate.pages.rings import SIDES, traced
 from docs.generate.pages.sources import recorded
 from docs.generate.pages.specialised import source_of
 from docs.generate.pages.wording import wrapped
+from docs.generate.todays_code import CURRENT, EARLIER, Measured
+from hopper_gemm.compiler.store import DSL
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.problem import GemmProblem
@@ -218,10 +221,32 @@ def _told_of(printed: Mapping[int, Mapping[str, Any]]) -> str:
     ratios = [row["speedup"] / burst(CHAPTERS[number - 1].rungs[-1]).speedup for number, row in printed.items()]
     on = " and ".join(dict.fromkeys(f"an {row['gpu']} ({row['created'][:10]})" for row in printed.values()))
     return wrapped(
-        f"*As printed*: `make chapters` built the listings of the pages and timed them on {on} "
+        f"*As printed*: `make chapters` built the listings of the pages, as they were then, and timed them on {on} "
         f"([rows](../../results/measurements/{PRINTED.name})); their speeds over `torch.mm` are {min(ratios):.3f} to "
-        f"{max(ratios):.3f} times those of the ladder."
+        f"{max(ratios):.3f} times those of the ladder. {_today(printed)}"
     )
+
+
+def measured() -> list[Measured]:
+    """The kernels of the printed code that was timed. A listing compiles to the machine code of its rung."""
+    return [_measured(number, row) for number, row in _printed().items()]
+
+
+def _measured(number: int, row: Mapping[str, Any]) -> Measured:
+    dsl = row.get("versions", {}).get(DSL, "")
+    return Measured(kernel(CHAPTERS[number - 1].rungs[-1]), PROBLEM, row.get("code", ""), dsl)
+
+
+def _today(printed: Mapping[int, Mapping[str, Any]]) -> str:
+    """Sentence on what the listings compile to today, beside what was timed."""
+    standings = [todays_code().standing(_measured(number, row)) for number, row in printed.items()]
+    other, total = standings.count(EARLIER), len(standings)
+    if other:
+        which = f"all {total} listings compile" if other == total else f"{other} of the {total} listings compile"
+        return f"Today {which} to other machine code than was timed then, and were not timed again."
+    if standings.count(CURRENT) == total:
+        return "Today they compile to the same machine code."
+    return "What was timed then was not compared with what they compile to today."
 
 
 def again() -> str:
@@ -237,6 +262,13 @@ def again() -> str:
     )
 
 
+def sizes() -> str:
+    """Table of the rungs around clusters of two and the larger tile: over cuBLAS in a burst at each size."""
+    rungs = "TMA store", "cluster 1x2", "cluster 2x1", "peek", "256x192"
+    lines = [(rung, *(f"{_result(rung, 'burst', m).speedup:.3f}x" for m in SIDES)) for rung in rungs]
+    return markdown(("over cuBLAS, burst", *(f"{m}^3" for m in SIDES)), lines)
+
+
 def _bursts(name: str) -> dict[Kernel, Mapping[str, Any]]:
     """The rows of a ladder at 8192^3 in a burst, by kernel."""
     frame = rows_of(recorded(name), "sweep").query("m == 8192 and regime == 'burst'")
@@ -249,8 +281,8 @@ def burst(rung: str) -> Result:
     return _result(rung, "burst")
 
 
-def _result(rung: str, regime: str) -> Result:
-    (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (8192, regime))
+def _result(rung: str, regime: str, m: int = 8192) -> Result:
+    (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (m, regime))
     return found
 
 

@@ -52,6 +52,9 @@ CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 )
 """Source, claim, and the function that says what was found."""
 
+LINKED = {rings.best_widths: "width-of-a-group"}
+"""Anchors of claims to which other pages link."""
+
 
 DEPTH = ("joint", "seed-table", "one-consumer", "consumers", "naive-320", "peek")
 RINGS = ("ladder", "ring", "tilus-grid", "raster", "walk", "fp16")
@@ -92,7 +95,14 @@ def measured() -> str:
 
 def claims_list() -> str:
     """Every claim with what was found."""
-    return "\n".join(f"- **{source}: {claim}.** {_sentence(found())}." for source, claim, found in CLAIMS)
+    return "\n".join(
+        f"- {_anchor(found)}**{source}: {claim}.** {_sentence(found())}." for source, claim, found in CLAIMS
+    )
+
+
+def _anchor(found: Callable[[], str]) -> str:
+    """What a page that links to a claim leads to, before the claim."""
+    return f'<a id="{LINKED[found]}"></a>' if found in LINKED else ""
 
 
 def _sentence(text: str) -> str:

@@ -90,7 +90,8 @@ def _functions(config: SimpleNamespace) -> Iterable[tuple[str, str]]:
     yield from (("kernel/consumer.py", f"Mainloop.{name}") for name in ("multiply_tile", "multiply_stage"))
     yield from (("kernel/pipeline.py", f"Ring.{name}") for name in ("wait", "release"))
     if config.stores == "tma":
-        yield from (("kernel/epilogue.py", name) for name in ("ConsumerEpilogue._store_chunk", "TmaTarget.store"))
+        own = (f"ConsumerEpilogue.{name}" for name in ("_store_chunk", "_stage", "sync"))
+        yield from (("kernel/epilogue.py", name) for name in (*own, "TmaTarget.store"))
     else:
         yield "lab/ladder/threads/direct_store.py", "DirectEpilogue.store_tile"
 

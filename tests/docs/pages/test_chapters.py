@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from docs.generate.pages import chapters
-from docs.generate.pages.chapters import CHAPTERS, COLUMNS, diff, overview, rates
+from docs.generate.pages.chapters import CHAPTERS, COLUMNS, WIDE, burst, diff, kernel, measured, overview, rates
+from docs.generate.todays_code import CURRENT, EARLIER, UNKNOWN
+from hopper_gemm.model import hopper
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.results
@@ -57,6 +60,62 @@ def test_the_overview_shows_the_last_good_row_of_the_printed_code_where_there_is
     assert lines[2].endswith(" | 433 | 0.549x | 440 | 0.550x |")
     assert lines[3].endswith(" | 495 | 0.628x |  |  |")
     assert "on an NVIDIA H200 (2026-11-25)" in overview()
+
+
+@pytest.mark.parametrize(
+    ("standings", "told"),
+    [
+        ([EARLIER], "all 8 listings compile to other machine code than was timed then, and were not timed again."),
+        ([CURRENT, EARLIER], "4 of the 8 listings compile to other machine code"),
+        ([CURRENT], "Today they compile to the same machine code."),
+        ([CURRENT, UNKNOWN], "was not compared with what they compile to today."),
+    ],
+)
+def test_the_overview_says_whether_the_listings_of_today_are_those_that_were_timed(standings, told, monkeypatch):
+    turns = iter(standings * 8)
+    monkeypatch.setattr(chapters, "todays_code", lambda: SimpleNamespace(standing=lambda one: next(turns)))
+    assert told in " ".join(overview().split())
+
+
+def test_the_listings_that_were_timed_are_compared_with_their_rungs_of_today():
+    assert [one.config for one in measured()] == [kernel(chapter.rungs[-1]) for chapter in CHAPTERS]
+    assert all(one.code and one.dsl for one in measured())
+
+
+def test_a_gap_shrinks_with_a_third_stage_to_half_in_the_windows_and_to_a_third_over_the_tile():
+    """As chapter 2 says."""
+    windows = CHAPTERS[1].windows
+    drawn, whole = ([gap(window, last) for window in windows] for last in (None, 48))
+    assert drawn[1] / drawn[0] == pytest.approx(1 / 2, abs=0.05)
+    assert whole[1] / whole[0] == pytest.approx(1 / 3, abs=0.05)
+
+
+def gap(window, last):
+    """Mean clocks between the math of stages, of those that a window shows or from 16 to another."""
+    math = window.found[1].query("what == 'math' and stage >= 16").sort_values("start")
+    shown = math["start"] < math["start"].min() + WIDE if last is None else math["stage"] <= last
+    return (math["start"].shift(-1) - math["end"])[shown][:-1].mean()
+
+
+def test_two_stages_lead_up_to_chapter_5():
+    """As chapters 3 and 4 say, which name its speed."""
+    rungs = [rung for chapter in CHAPTERS[:4] for rung in chapter.rungs]
+    assert max(rungs, key=lambda rung: burst(rung).tflops) == "two stages"
+    assert min(burst(rung).tflops for rung in CHAPTERS[4].rungs) > burst("two stages").tflops
+    for number in (3, 4):
+        page = (ROOT / f"docs/learn/{CHAPTERS[number - 1].page}.md").read_text()
+        assert f"{burst('two stages').speedup:.3f}x" in page.replace(rates(number), "")
+
+
+def test_six_ctas_of_the_first_chapter_fit_by_shared_memory_with_what_the_system_takes_of_each():
+    each = kernel("serial").smem_bytes + hopper.SMEM_SYSTEM_BYTES
+    assert hopper.SMEM_BYTES_PER_SM // each == 6
+    assert f"{each:,} together" in (ROOT / "docs/learn/1-serial.md").read_text()
+
+
+def test_tiles_move_back_up_to_chapter_4():
+    moves = [kernel(chapter.rungs[-1]).may_move_back for chapter in CHAPTERS]
+    assert moves == [True] * 4 + [False] * 4
 
 
 def test_a_listing_is_as_wide_as_a_page_shows():
