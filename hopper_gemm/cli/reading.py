@@ -375,7 +375,7 @@ def prebuild(
     sms: options.Sms = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile ahead what matmul runs on problems, by default those of the suite.
+    """Compile ahead what matmul runs on problems, by default the suite.
 
     With --epilogue what linear or swiglu runs on them, with --groups what grouped_mm or bmm does. With --menu every
     kernel that it picks for untuned problems, and those of tuned tables: bf16 and fp16 in all layouts, layers with the

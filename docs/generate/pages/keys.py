@@ -44,9 +44,9 @@ def sweep_keys() -> str:
         rows = []
         for key, of in known["properties"].items():
             if name or key not in OTHERS:
-                default = "required" if key in known.get("required", ()) else toml(of.get("default"))
-                rows.append((f"`{key}`", values(of), default, told[names.get(key, key)]))
-        found += [table(("key", "values", "default", "meaning"), rows), ""]
+                default = "required" if key in known.get("required", ()) else f"default {toml(of.get('default'))}"
+                rows.append((f"`{key}`", f"{values(of)}; {default}", told[names.get(key, key)]))
+        found += [table(("key", "values", "meaning"), rows), ""]
     return "\n".join(found).strip()
 
 
@@ -76,7 +76,7 @@ def values(of: dict[str, Any]) -> str:
         return "tables, below" if "$ref" in of["items"] else f"list of {values(of['items'])}"
     kind = {"string": "text", "boolean": "`true`, `false`", "object": "table of parameters"}.get(of["type"], of["type"])
     ends = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-    return " ".join([kind, *(f"{word} {of[end]:g}" for end, word in ends.items() if end in of)])
+    return " ".join([kind, *(f"{word} {of[end]}" for end, word in ends.items() if end in of)])
 
 
 def toml(value: Any) -> str:

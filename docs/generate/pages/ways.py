@@ -81,7 +81,7 @@ def ways(examples: Path | None = None) -> str:
         alone("eager model, unchanged", patch, "patched eager"),
         alone("eager model, three lines changed", fused, "fused eager"),
         (
-            "a patched Qwen2.5-1.5B, prefill and decode, in CUDA graphs (an H200, all runs)",
+            "a patched Qwen2.5-1.5B in CUDA graphs (an H200, all runs)",
             patch,
             figure(timed(row, "speedup") for table in runs_of(MODEL, examples) for row in table["rows"]),
             "torch",

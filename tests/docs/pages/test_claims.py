@@ -162,7 +162,7 @@ def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
     two, three = (rings.overlaps(name) for name in ("two stages", "three stages"))
     gaps = [(1 - one["group"]) * one["clocks"] for one in (two, three)]
     assert gaps[1] / gaps[0] == pytest.approx(1 / 3, abs=0.02)
-    assert "the gap between two groups of wgmma shrinks to a third" in page("docs/learn/2-stages.md")
+    assert "and to a third in [stages 16 to 48]" in page("docs/learn/2-stages.md")
 
 
 def test_the_cell_that_c_leaves_out_fits_where_no_output_is_staged():
