@@ -200,9 +200,8 @@ def explain(
         return
     if assumption:
         print(f"  GPU         {assumption}")
-    source = f"from the menu: no tuned table of {kind} has {problem}" + " by a kernel that can finish it" * bool(
-        epilogue
-    )
+    lacking = " by a kernel that can finish it" * bool(epilogue)
+    source = f"from the menu: no tuned table of {kind} has {problem}{lacking}"
     if served.entry is not None and served.table is not None:
         source = f"{served.how}: {served.tuned_on}, {shown(served.table)}"
         if served.how != "other GPU":  # which tuned_on names

@@ -137,7 +137,7 @@ def _multiplied(
         if POLICY.fallback == "never" or MODE.batch_invariant:
             raise UnsupportedError(why)
         _refuse_following(given)
-        check_values(ends, given.divided, given.masked)
+        check_values(ends, given.divided if a.dim() <= b.dim() else b.shape[1], given.masked)  # else columns of b
         if batches:
             product = torch.bmm(a, b).flatten(0, 1).to(out_dtype or a.dtype)
         else:

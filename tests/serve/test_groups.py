@@ -157,6 +157,11 @@ def test_offsets_are_checked_where_torch_multiplies_too():
         for end in (ROWS + 1, 10**6):
             offs = torch.tensor((3, 3, 9, end), dtype=torch.int32)
             refused_in_one_line(lambda offs=offs: hopper_gemm.grouped_mm(a, b, offs=offs), ValueError, f"but is {end}")
+        # groups of columns of mat_b, more of them than mat_a has rows
+        columns, rows = torch.randn(2, 4, K).bfloat16(), torch.randn(K, 48).bfloat16()
+        assert hopper_gemm.grouped_mm(columns, rows, offs=torch.tensor((16, 48), dtype=torch.int32)).shape == (4, 48)
+        past = torch.tensor((16, 49), dtype=torch.int32)
+        refused_in_one_line(lambda: hopper_gemm.grouped_mm(columns, rows, offs=past), ValueError, "16 to 48 but is 49")
 
 
 def test_groups_along_k_are_one_launch_of_operands_read_along_their_rows(gpu):
