@@ -101,7 +101,7 @@ def claims_list() -> str:
 
 
 def _anchor(found: Callable[[], str]) -> str:
-    """What a page that links to a claim leads to, before the claim."""
+    """Return the HTML anchor of a claim to which other pages link; empty for the others."""
     return f'<a id="{LINKED[found]}"></a>' if found in LINKED else ""
 
 

@@ -139,7 +139,7 @@ VERSIONS = {
     "CUDA": ("gpu", "cuda"),
     "driver": ("gpu", "driver"),
 }
-"""What figures depend on beside the kernel, with its place in provenance."""
+"""Software whose version is published, by name, with its keys in provenance."""
 
 
 @cache

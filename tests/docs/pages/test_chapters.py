@@ -83,7 +83,7 @@ def test_the_listings_that_were_timed_are_compared_with_their_rungs_of_today():
 
 
 def test_a_gap_shrinks_with_a_third_stage_to_half_in_the_windows_and_to_a_third_over_the_tile():
-    """As chapter 2 says."""
+    """Chapter 2 states both ratios."""
     windows = CHAPTERS[1].windows
     drawn, whole = ([gap(window, last) for window in windows] for last in (None, 48))
     assert drawn[1] / drawn[0] == pytest.approx(1 / 2, abs=0.05)
@@ -98,7 +98,7 @@ def gap(window, last):
 
 
 def test_two_stages_lead_up_to_chapter_5():
-    """As chapters 3 and 4 say, which name its speed."""
+    """Chapters 3 and 4 state this and the speed of two stages."""
     rungs = [rung for chapter in CHAPTERS[:4] for rung in chapter.rungs]
     assert max(rungs, key=lambda rung: burst(rung).tflops) == "two stages"
     assert min(burst(rung).tflops for rung in CHAPTERS[4].rungs) > burst("two stages").tflops
