@@ -548,6 +548,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "seed-both": both_tables,
     "claims": claims.claims_list,
     "claims-measured": claims.measured,
+    "claims-twice": claims.twice,
+    "ring-twice": claims.small_gains,
     "joint-best": depth.joint_best_table,
     "by-stages": depth.by_stages_table,
     "stagger": depth.stagger_table,

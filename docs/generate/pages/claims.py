@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pandas as pd
+
 from docs.generate.pages import depth, rings
 from docs.generate.pages.comparisons import todays_code
-from docs.generate.pages.sources import recorded
+from docs.generate.pages.sources import before, recorded
 from docs.generate.pages.wording import wrapped
 from docs.generate.todays_code import Measured, mark, measured_of
 from hopper_gemm.compiler.store import KernelId
+from hopper_gemm.model.kernel import Kernel
+from hopper_gemm.model.problem import GemmProblem
+from hopper_gemm.tune.study.reader import Study
+from hopper_gemm.tune.tables.pivot import markdown
 
 CLAIMS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("C", "256 x 4 is the best cell of the table", depth.best_cell),
@@ -61,6 +67,9 @@ RINGS = ("ladder", "ring", "tilus-grid", "raster", "walk", "fp16")
 """Studies behind the verdicts, beside the time stamps."""
 
 
+SMALL = 0.005
+"""Gains of the ring that count as small."""
+
 DRAWN = 3
 """Kernels of each of these studies that are compared with today's; all of them would compile for twenty minutes."""
 
@@ -90,6 +99,42 @@ def measured() -> str:
     return wrapped(
         f"These studies were recorded on {' and '.join(days)}. Of their {len(binaries):,} binaries {len(standings)} "
         f"were compared with today's; their machine code is {mark(list(standings.values()))}."
+    )
+
+
+def speedups(study: Study) -> dict[tuple[GemmProblem, Kernel, str], float]:
+    """The speedup of every kernel of a sweep that ran, by problem, kernel and regime."""
+    ours = (row for row in study.stage("sweep") if row.ok and not row.point.is_baseline)
+    return {(row.point.problem, row.point.config, row.point.regime): row.figures["speedup"] for row in ours}
+
+
+def twice() -> str:
+    """The studies behind the verdicts beside their measurement before: speedups over those of then."""
+    lines = []
+    for name in (*DEPTH, *RINGS):
+        now, then = speedups(recorded(name)), speedups(before(name))
+        ratios = pd.Series([now[key] / then[key] for key in now if key in then])
+        low, high = ratios.quantile([0.05, 0.95])
+        lines.append((name, f"{len(ratios):,}", f"{ratios.median():.3f}", f"{low:.3f} to {high:.3f}"))
+    return markdown(("study", "kernels and problems", "median", "nine of ten"), lines)
+
+
+def small_gains() -> str:
+    """How far the small gains of the ring differ from those measured before."""
+    pairs = [
+        (rings.gain(rung, "ring", m), rings.gain(rung, "ring", m, before))
+        for rung in rings.rungs("ring")
+        for m in rings.SIDES
+    ]
+    small = [
+        (now, then) for now, then in pairs if now is not None and then is not None and max(abs(now), abs(then)) < SMALL
+    ]
+    apart = max(abs(now - then) for now, then in small)
+    turned = sum(now * then < 0 for now, then in small)
+    return wrapped(
+        f"Of the [ring](#the-ring)'s gains below {100 * SMALL:.1f} %, {len(small)} were measured twice, each time on "
+        f"one board: they differ by up to {100 * apart:.2f} points, and {turned} have another sign. A gain as small is "
+        "no finding."
     )
 
 

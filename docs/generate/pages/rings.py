@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,16 +13,19 @@ from docs.generate.measurements import measurement
 from docs.generate.pages.counted import panels, tile_order, unique_panels, with_counters
 from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
 from docs.generate.pages.sources import pairs_by, recorded, share, spans
-from docs.generate.pages.wording import cube, percent, spread
+from docs.generate.pages.wording import cube, listed, percent, spread
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import Kernel
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import kernel_of
-from hopper_gemm.tune.study.reader import read_provenance
+from hopper_gemm.tune.study.reader import Study, read_provenance
 from hopper_gemm.tune.tables.ladder import MeasuredRung, ladder
 from hopper_gemm.tune.tables.pivot import config_of, problem_of, rows_of
 
 SIDES = (4096, 8192)
+
+Found = Callable[[str], Study]
+"""Which measurement of a study, by its name: :func:`recorded`'s, or the one before it."""
 
 AT_ONCE = 16
 """Tiles at a time in D's example."""
@@ -31,28 +35,28 @@ AT_ONCE_CLOCKS = 60
 
 
 @cache
-def rungs(name: str) -> dict[str, MeasuredRung]:
-    """The rungs of a recorded ladder by name."""
-    study = recorded(name)
+def rungs(name: str, found: Found = recorded) -> dict[str, MeasuredRung]:
+    """The rungs of a ladder by name."""
+    study = found(name)
     return {one.name: one for one in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}
 
 
 @cache
-def boards(study: str) -> dict[tuple[Kernel, int], str]:
-    """The board of every kernel of a recorded ladder in bursts, by side."""
-    rows = rows_of(recorded(study), "sweep").query("regime == 'burst'").to_dict("records")
+def boards(study: str, found: Found = recorded) -> dict[tuple[Kernel, int], str]:
+    """The board of every kernel of a ladder in bursts, by side."""
+    rows = rows_of(found(study), "sweep").query("regime == 'burst'").to_dict("records")
     return {(config_of(row), row["m"]): row["board"] for row in rows}
 
 
-def gain(name: str, study: str, m: int) -> float | None:
+def gain(name: str, study: str, m: int, found: Found = recorded) -> float | None:
     """Gain of a rung in bursts over the rung that it starts from; None where it starts from none, or the two ran on two
     boards: from board to board the ratio of one kernel to cuBLAS moves by as much as the smaller gains."""
-    rung = rungs(study)[name]
+    rung = rungs(study, found)[name]
     if rung.start is None:
         return None
-    kernels = [kernel_of(one.config) for one in (rung, rungs(study)[rung.start])]
-    (found,) = (one.gain for one in rung.results if (one.group.m, one.group.regime) == (m, "burst"))
-    return found if len({boards(study)[kernel, m] for kernel in kernels}) == 1 else None
+    kernels = [kernel_of(one.config) for one in (rung, rungs(study, found)[rung.start])]
+    (over,) = (one.gain for one in rung.results if (one.group.m, one.group.regime) == (m, "burst"))
+    return over if len({boards(study, found)[kernel, m] for kernel in kernels}) == 1 else None
 
 
 def worth(name: str, study: str = "ring") -> str:
@@ -176,8 +180,8 @@ def elected() -> str:
     return (
         f"hardly. Beside one predicated lane of each warp: every consumer thread arrives, {every}; an elected one "
         f"behind a warp sync, {worth('elected')}; one lane of a whole consumer, {worth('one of a consumer')}. In "
-        f"cutlass.pipeline arrivals of every thread are the faster: {library}; an elected thread's "
-        f"{worth('library, elected')}; noise {noise()}"
+        f"cutlass.pipeline every thread arrives, {library}; an elected one, {worth('library, elected')}; noise "
+        f"{noise()}. Measured [again](#measured-twice), gains as small change their sign"
     )
 
 
@@ -205,8 +209,8 @@ def mixed() -> str:
 def relaxed() -> str:
     """Gain of a relaxed wait."""
     return (
-        "in the code of their rings, without a word on it. It gains nothing, since the assembler makes the same "
-        f"instruction of a wait: {worth('relaxed waits')}"
+        "in the code of their rings, without a word on it. The assembler makes the same instruction of a wait: "
+        f"{worth('relaxed waits')}, no more than gains differ that are [measured twice](#measured-twice)"
     )
 
 
@@ -282,7 +286,7 @@ def working_set() -> str:
 @cache
 def traced(study: str = "timeline", m: int = 4096) -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
     """The traced kernels of a problem by name: each as its sweep has it, and what its roles did when."""
-    (folder,) = results_root().glob(f"archive/*/*-{study}")
+    (folder,) = results_root().glob(f"*/*/{study}")
     about = read_provenance(folder)["rungs"]
     moments = pd.read_csv(measurement(folder / "moments.csv.gz")).query(f"m == {m}")
     parts = dict(list(moments.groupby("rung")))
@@ -416,15 +420,19 @@ def best_widths() -> str:
             even.append(f"at {m}^3 the intervals of {', '.join(near[:-1])} and {near[-1]} overlap")
     rates = widths_alone("m")
     single, far = rates.idxmax(axis=1), worth_a_width(rates)
-    widths, tiles = (" and ".join(map(str, sorted(set(of)))) for of in (single[far.index], far.index.unique("tile")))
-    told = ", ".join(f"{percent(1 + gain)} at {cube(problem)}" for (problem, _), gain in far.items())
+    told = listed(
+        [
+            f"{tile} with {single[problem, tile]} at {cube(problem)} ({percent(1 + gain)})"
+            for (problem, tile), gain in far.items()
+        ]
+    )
     across = worth_a_width(widths_alone("n"))
-    same = "the same tile" if far.index.unique("tile").equals(across.index.unique("tile")) else "several tiles"
+    tiles = listed(sorted(across.index.unique("tile")))
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
         f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: tile {tiles} with "
-        f"{widths}, {told}. Along n it is in {len(across)} of {len(single)}, {same}: up to "
+        f"in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: {told}. "
+        f"Along n it is in {len(across)} of {len(single)}, all of {tiles}: up to "
         f"{percent(1 + across.max())}. The L2 was the same in all"
     )
 

@@ -94,6 +94,18 @@ def recorded(name: str) -> Study:
     return read(folders[0])
 
 
+def before(name: str) -> Study:
+    """The measurement before :func:`recorded`'s of a study that was measured twice, the later of several.
+
+    Raises:
+        ResultsError: there is one alone.
+    """
+    archived = [folder for folder in recorded_folders(name) if "archive" in folder.relative_to(results_root()).parts]
+    if not archived:
+        raise ResultsError(f"{name} was measured once; name a study that has an archived measurement too")
+    return read(archived[-1])
+
+
 def origin(studies: Sequence[Study]) -> str:
     """Return in words on which boards, in how many processes of a problem and on which days comparisons or maps were
     measured."""

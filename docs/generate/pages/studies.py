@@ -759,7 +759,7 @@ def one_tile() -> str:
 
     Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
     """
-    (folder,) = results_root().glob("archive/*/*-timeline-deep-k")
+    (folder,) = results_root().glob("*/neighbours/timeline-deep-k")
     moments = pd.read_csv(measurement(folder / "moments.csv.gz"))
     problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import fill
 
 import pandas as pd
@@ -23,8 +24,14 @@ def percent(ratio: float, digits: int = 1) -> str:
 
 
 def reach(ratios: pd.Series) -> str:
-    """Ratios as gains: from the least to the greatest."""
-    return f"{percent(ratios.min())} to {percent(ratios.max())}"
+    """Ratios as gains: from the least to the greatest, one where they read alike."""
+    least, most = percent(ratios.min()), percent(ratios.max())
+    return least if least == most else f"{least} to {most}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def spread(ratios: pd.Series) -> str:

@@ -124,7 +124,7 @@ def trace(
     """
     spec = read_spec(target)
     if not spec.rungs:
-        raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/archive/timeline.toml")
+        raise ResultsError(f"{target} has no [[rungs]]; name a sweep that has, such as sweeps/sources/timeline.toml")
     names = {config: section.name for section, config in rungs(spec)}
     moments: list[tuple[Any, ...]] = []
     traced, failed = 0, ""

@@ -14,6 +14,7 @@ import pytest
 from docs.generate.chapters import times
 from docs.generate.chapters.build import Built
 from docs.generate.chapters.table import built_rows, table
+from docs.generate.pages.chapters import burst
 from hopper_gemm.compiler.cubin import CubinReport
 from hopper_gemm.tune.measure.device import DeviceInfo, GpuId
 from hopper_gemm.tune.measure.protocol import Outcome
@@ -83,8 +84,9 @@ def test_a_row_says_where_it_was_measured_and_of_what(found):
 def test_the_table_has_a_line_for_each_chapter_beside_the_record_and_says_what_is_wrong(found):
     lines = table(list(found.values())).splitlines()
     assert lines[0].split(" | ")[2].strip() == "TFLOP/s"
+    first = burst("serial")
     assert [cell.strip() for cell in lines[2].strip("| ").split("|")] == [
-        *("1", "serial", "761", "0.970x", "91 %", "1550", "433", "0.549x")
+        *("1", "serial", "761", "0.970x", "91 %", "1550", f"{first.tflops:.0f}", f"{first.speedup:.3f}x")
     ]
     assert lines[9:] == [
         f"chapter {number}: {row['status']}: {row['reason']}" for number, row in found.items() if row["status"] != "ok"

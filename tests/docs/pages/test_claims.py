@@ -8,10 +8,12 @@ from importlib.metadata import version
 import pytest
 from cutlass import cute, pipeline
 
-from docs.generate.pages import depth, rings
-from docs.generate.pages.wording import percent
+from docs.generate.pages import claims, depth, rings
+from docs.generate.pages.sources import before, recorded
+from docs.generate.pages.wording import percent, reach
 from hopper_gemm.model.config import GemmConfig
 from hopper_gemm.model.legality import is_legal
+from hopper_gemm.tune.study.row import ResultsError
 from tests.conftest import ROOT
 from tests.verify.drawing import varied
 
@@ -40,12 +42,27 @@ def test_beside_a_group_a_load_of_every_stage_but_one_can_be_under_way(name, sta
     assert found["full"] <= 1 - found["group"]
 
 
-def test_the_library_gains_by_an_arrival_of_every_thread_more_than_the_noise():
-    """The verdict on an elected thread says so."""
-    floor = max(rings.recorded("ring").provenance["noise"].values())
-    gains = [one.gain for one in rings.rungs("ring")["library, all threads"].results]
-    assert len(gains) == len(rings.SIDES)
-    assert min(gains) > floor
+def test_gains_by_other_arrivals_are_too_small_to_be_found_twice():
+    """The verdict on an elected thread says so: one of them at least has another sign by the earlier measurement."""
+    names = "all consumers' threads", "elected", "one of a consumer", "library, all threads", "library, elected"
+    pairs = [
+        [rings.gain(name, "ring", m, found) for found in (recorded, before)] for name in names for m in rings.SIDES
+    ]
+    both = [(now, then) for now, then in pairs if now is not None and then is not None]
+    assert len(both) == len(pairs)
+    assert max(abs(gain) for pair in both for gain in pair) < claims.SMALL
+    assert min(now * then for now, then in both) < 0
+    assert "gains as small change their sign" in rings.elected()
+
+
+def test_what_was_measured_twice_is_told_of_every_study_behind_the_verdicts():
+    lines = claims.twice().splitlines()[2:]
+    assert [line.split(" | ")[0].strip("| ") for line in lines] == [*claims.DEPTH, *claims.RINGS]
+    now, then = (claims.speedups(found("consumers")) for found in (recorded, before))
+    assert now.keys() == then.keys()
+    assert f"| consumers | {len(now)} | " in claims.twice()
+    with pytest.raises(ResultsError, match="fp8-surface was measured once"):
+        before("fp8-surface")
 
 
 def test_pairs_of_stagger_with_one_consumer_hold_equal_what_their_name_says():
@@ -86,7 +103,7 @@ def test_a_gain_with_a_stage_more_is_told_of_two_and_three_consumers_too():
     assert medians[1].min() > medians[0].min()
     assert medians[1].max() > medians[0].max()
     found = depth.late_release()
-    assert "+8.3 % to +11.5 % with two or three" in found
+    assert f"{reach(medians[1])} with two or three" in found
     assert "no evidence for the queue" in found
 
 
@@ -99,7 +116,7 @@ def test_the_time_stamps_have_a_group_always_under_way_once_the_next_is_queued()
 def test_loads_of_four_stages_are_told_as_an_upper_bound():
     """A load counts until the consumer has its stage, and with four stages it seldom waits for that."""
     shares = [rings.overlaps(name)["awaited"] for name in ("two stages", "three stages", "one consumer, stagger 0")]
-    assert shares == pytest.approx([1, 0.94, 0.06], abs=0.01)
+    assert shares == pytest.approx([1, 1, 0.03], abs=0.01)
     assert "The figures of four stages are upper bounds" in rings.in_flight()
     assert "A load counts as under way until a consumer has its stage" in page("docs/sources.md")
 
@@ -110,51 +127,37 @@ def test_only_rings_that_fit_two_numbers_of_stages_can_lose_by_the_fullest():
     counts = depth.joint(0).groupby(depth.RING)["stages"].nunique()
     assert (counts[lost.index] > 1).all()
     assert len(lost) == (counts > 1).sum() < len(counts)
-    assert "4 of 190 rings with two or three consumers and in 14 of 80 with one" in depth.many_stages()
+    assert "2 of 190 rings with two or three consumers and in 15 of 80 with one" in depth.many_stages()
 
 
 def test_speeds_are_told_apart_by_the_consumers_waits_alone():
     """The producer waits as long for an empty slot where loads are the slower as where they are the faster."""
     waits = depth.probed().xs("True", level="peek")[["producer_wait_pct", "consumer_wait_pct"]].astype(float)
     slow = waits[waits["consumer_wait_pct"] > depth.LONG_WAIT]
-    assert len(slow) == 2 + 11
-    assert slow["producer_wait_pct"].median() > 90
+    assert len(slow) == 1 + 11
+    assert slow["producer_wait_pct"].median() > 88
     found = depth.speeds()
-    assert "In 26 of the 28 kernels within 10 % of cuBLAS it waits 2 to 7 % of its time" in found
+    assert "In 27 of the 28 kernels within 10 % of cuBLAS it waits 2 to 9 % of its time" in found
     assert "The waits of the producer, which only issues loads, do not tell" in found
 
 
 def test_a_gain_is_of_two_rows_of_one_board():
-    """One machine code ran on both boards of the ring's study: the intervals of its ratio to cuBLAS lie apart, by more
-    than a relaxed wait changed from one board to the other."""
-    ring, again = (depth.ran(name).query("m == 8192") for name in ("ring", "consumers"))
-    (own,) = ring[ring["code"] == ring.loc[ring["cluster"] == "1x1", "code"].iloc[0]].to_dict("records")
-    relaxed, same = ring[ring["waits"] == "relaxed"].iloc[0], again[again["code"] == own["code"]].iloc[0]
-    assert own["board"] != relaxed["board"] == same["board"]
-    assert own["speedup_high"] < same["speedup_low"]
-    assert own["speedup"] < relaxed["speedup"] < same["speedup"]
+    """The earlier measurement of the ring ran on two: six kernels have no gain there at 8192^3, all have one now."""
     apart = "all producer's threads", "all threads", "relaxed waits", "two full barriers", "cp.async", "unrolled"
-    assert [rings.gain(name, "ring", 8192) for name in apart] == [None] * len(apart)
-    assert rings.gain("packed state", "ladder", 8192) is None
+    assert [rings.gain(name, "ring", 8192, before) for name in apart] == [None] * len(apart)
+    assert rings.gain("packed state", "ladder", 8192, before) is None
     told = rings.relaxed(), rings.mixed(), rings.packed()
-    assert [one for one in told if "8192^3" in one or "4096^3" not in one] == []
+    assert [one for one in told if "8192^3" not in one or "4096^3" not in one] == []
 
 
-def test_means_and_medians_of_gains_are_of_pairs_on_one_board():
-    """One kernel of the probe study, and one ring of one consumer, ran on two."""
-    boards = depth.probed()["board"].unstack("peek").nunique(axis=1)
-    assert (boards > 1).sum() == 1
-    assert f"over {len(boards) - 1} kernels, each timed on one board" in depth.token()
-    ones = depth.ran("one-consumer").query("problem == '2048x2048x2048' and tile == '64x64' and k_depth == 2")
-    both = ones.query("stages == 4").set_index("stagger")[["speedup", "board"]]
-    assert both["board"][0] != both["board"][1]
-    found = depth.pairings()
-    assert both["speedup"][1] / both["speedup"][0] not in set(found["same stages"])
-    assert {name: len(part.loc["2048x2048x2048"]) for name, part in found.items() if "stages" not in name} == {
-        "same look-ahead": 36,
-        "best of each tile": 5,
+def test_each_study_behind_the_verdicts_was_timed_on_one_board():
+    """The page says so."""
+    assert "each study was timed on one board" in page("docs/sources.md")
+    boards = {
+        name: {row.board for row in recorded(name).stage("sweep") if row.ok} for name in (*claims.DEPTH, *claims.RINGS)
     }
-    assert "| same stages | 83 to 84 |" in depth.pairings_table()
+    assert {name: of for name, of in boards.items() if len(of) > 1} == {}
+    assert "| same stages | 84 |" in depth.pairings_table()
 
 
 def test_a_third_stage_leaves_a_third_of_the_gap_between_groups():
@@ -193,7 +196,7 @@ def test_the_l2_hits_more_where_groups_are_eight_wide():
     """At each cube; the verdict tells the rates of single columns and of groups of eight."""
     hits, found = rings.hit_rates(), rings.working_set()
     assert list(hits.index) == [4096, 8192, 16384]
-    assert (hits[8] == hits.max(axis=1)).all()
+    assert (hits[8] > hits[1]).all()
     assert [m for m, of in hits.iterrows() if f"from {of[1]:.0f} to {of[8]:.0f} % at {m}^3" not in found] == []
 
 
@@ -223,9 +226,9 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
 
 
 def test_what_a_width_is_worth_is_told_along_both_axes():
-    """Small tiles gain more by the best width along n than along m, and in more pairs."""
+    """Small tiles gain more by the best width along n than along m."""
     along, across = (rings.worth_a_width(rings.widths_alone(raster)) for raster in "mn")
-    assert len(along) < len(across)
+    assert along.max() < across.max()
     found = rings.best_widths()
     assert f"in {len(along)} of 15 pairs of problem and tile along m" in found
-    assert f"in {len(across)} of 15, the same tile: up to {percent(1 + across.max())}" in found
+    assert f"in {len(across)} of 15, all of 128x64: up to {percent(1 + across.max())}" in found

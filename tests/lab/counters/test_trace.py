@@ -67,7 +67,7 @@ def test_a_kernel_that_wrote_nothing_has_no_moments():
 # -- a ladder, by a process that is none ------------------------------------------------------------
 
 GPU = GpuId(0, "NVIDIA H200", "GPU-0")
-TIMELINE = ROOT / "sweeps/archive/timeline.toml"
+TIMELINE = ROOT / "sweeps/sources/timeline.toml"
 
 
 def tracing(store: Path | None, seed: int):
@@ -114,4 +114,4 @@ def test_nothing_is_written_where_nothing_could_be_traced(tmp_path):
 
 def test_a_sweep_without_rungs_is_refused_with_what_to_name(tmp_path):
     with pytest.raises(ResultsError, match=r"has no .*timeline.toml"):
-        trace(ROOT / "sweeps/archive/joint.toml", tmp_path, GPU, factory=tracing)
+        trace(ROOT / "sweeps/sources/joint.toml", tmp_path, GPU, factory=tracing)
