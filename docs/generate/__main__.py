@@ -63,7 +63,7 @@ from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import means
 from hopper_gemm.tune.tables.forest import forest
-from hopper_gemm.tune.tables.ladder import ladder
+from hopper_gemm.tune.tables.ladder import Result, ladder
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pages.simulation import DATA
 from hopper_gemm.tune.tables.pages.simulation import publish as publish_simulation
@@ -252,16 +252,22 @@ def both_cells(ours: str, theirs: str) -> str:
 
 def rungs() -> str:
     """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside `peek`."""
-    recorded_ladder = study("ladder")
-    steps = ladder(rows_of(recorded_ladder, "sweep"), recorded_ladder.provenance["rungs"])
-    found = {step.name: {one.group.regime: one for one in step.results if one.group.m == 8192} for step in steps}
+    columns = ("ladder-on-h100", "burst"), ("ladder", "burst"), ("ladder", "steady")
+    found: dict[tuple[str, str], dict[str, Result]] = {}
+    for name, regime in columns:
+        steps = ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"])
+        at = {
+            step.name: [one for one in step.results if (one.group.m, one.group.regime) == (8192, regime)]
+            for step in steps
+        }
+        found[name, regime] = {step: of for step, (of,) in at.items()}
 
     def rates(name: str, what: str) -> list[str]:
-        return [f"{getattr(found[name][regime], what):.0f}" for regime in ("burst", "steady")]
+        return [f"{getattr(found[column][name], what):.0f}" for column in columns]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
     rows.append(("cuBLAS", "torch.mm, timed beside `peek`", *rates("peek", "baseline_tflops")))
-    return table(("rung", "adds", "burst", "steady"), rows)
+    return table(("rung", "adds", "H100, burst", "H200, burst", "H200, steady"), rows)
 
 
 def alone() -> str:
@@ -530,6 +536,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"chapter-{one}-diff": partial(chapters.diff, one) for one in range(1, 9)},
     "chapters": chapters.overview,
     "chapters-again": chapters.again,
+    "chapters-order": chapters.order,
     **{f"chapter-{one}-rates": partial(chapters.rates, one) for one in range(1, 9)},
     "api": api,
     "against-own": against_own,

@@ -19,9 +19,9 @@ from docs.generate.pages.comparisons import todays_code
 from docs.generate.pages.counted import tile_order
 from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.rings import SIDES, traced
-from docs.generate.pages.sources import recorded
+from docs.generate.pages.sources import recorded, short_name
 from docs.generate.pages.specialised import source_of
-from docs.generate.pages.wording import wrapped
+from docs.generate.pages.wording import percent, wrapped
 from docs.generate.todays_code import CURRENT, EARLIER, Measured
 from hopper_gemm.compiler.store import DSL
 from hopper_gemm.model import hopper
@@ -43,6 +43,9 @@ INCHES = 6
 
 SHOWN = ("tile", "stages", "stagger", "schedule", "cluster", "raster", "swizzle", "serpentine", "peek", "persistent")
 """Parameters at the head of a diff."""
+
+LADDERS = {"NVIDIA H100": "ladder-on-h100", "NVIDIA H200": "ladder"}
+"""The recorded ladder of each GPU."""
 
 PRINTED = results_root() / "measurements/chapters.jsonl"
 """Rows of ``make chapters``: the printed code of each chapter, timed."""
@@ -191,45 +194,48 @@ def rates(number: int) -> str:
 
 
 def overview() -> str:
-    """The chapters with the rate of each one's last rung at 8192^3 in a burst; where the printed code was timed, beside
-    the rate of that."""
-    printed = _printed()
-    columns = ["chapter", "the idea", "TFLOP/s", "over cuBLAS"]
-    columns += ["as printed: TFLOP/s", "as printed: over cuBLAS"] if printed else []
+    """The chapters with the rate of each one's last rung at 8192^3 in a burst on each GPU, and where the printed code
+    was timed."""
+    columns = [
+        "chapter",
+        "the idea",
+        *(f"{gpu.split()[-1]}: {what}" for gpu in LADDERS for what in ("TFLOP/s", "over cuBLAS")),
+    ]
     lines = []
     for number, chapter in enumerate(CHAPTERS, 1):
-        found, own = burst(chapter.rungs[-1]), printed.get(number, {})
-        line = [f"[{number}. {chapter.title}]({chapter.page}.md)", chapter.idea]
-        line += [f"{found.tflops:.0f}", f"{found.speedup:.3f}x"]
-        if printed:
-            line += [f"{own['tflops']:.0f}", f"{own['speedup']:.3f}x"] if own else ["", ""]
-        lines.append(line)
-    table = markdown(columns, lines)
-    return f"{table}\n\n{_told_of(printed)}" if printed else table
+        found = [_bursts(name)[kernel(chapter.rungs[-1])] for name in LADDERS.values()]
+        figures = (figure for row in found for figure in (f"{row['tflops']:.0f}", f"{row['speedup']:.3f}x"))
+        lines.append((f"[{number}. {chapter.title}]({chapter.page}.md)", chapter.idea, *figures))
+    printed = _printed()
+    return markdown(columns, lines) + (f"\n\n{_told_of(printed)}" if printed else "")
 
 
-def _printed() -> dict[int, dict[str, Any]]:
-    """The last recorded row of the printed code of each chapter that multiplied; none where none is recorded."""
+def _printed() -> dict[tuple[str, int], dict[str, Any]]:
+    """The last recorded row of the printed code of each chapter that multiplied, by GPU; none where none is
+    recorded."""
     if not PRINTED.is_file():
         return {}
     rows = map(json.loads, PRINTED.read_text().splitlines())
-    return {row["chapter"]: row for row in rows if row["status"] == "ok"}
+    return {(short_name(row["gpu"]), row["chapter"]): row for row in rows if row["status"] == "ok"}
 
 
-def _told_of(printed: Mapping[int, Mapping[str, Any]]) -> str:
-    """Sentence on where the printed code was timed, and how far it is from the ladder."""
-    ratios = [row["speedup"] / burst(CHAPTERS[number - 1].rungs[-1]).speedup for number, row in printed.items()]
-    on = " and ".join(dict.fromkeys(f"an {row['gpu']} ({row['created'][:10]})" for row in printed.values()))
+def _told_of(printed: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
+    """Sentence on where the printed code was timed, and how far it is from the ladder of that GPU."""
+    ratios = [
+        row["speedup"] / _bursts(LADDERS[gpu])[kernel(CHAPTERS[number - 1].rungs[-1])]["speedup"]
+        for (gpu, number), row in printed.items()
+    ]
+    on = " and ".join(dict.fromkeys(f"an {gpu} ({row['created'][:10]})" for (gpu, _), row in printed.items()))
     return wrapped(
-        f"*As printed*: `make chapters` built the listings of the pages, as they were then, and timed them on {on} "
+        f"`make chapters` built the listings of the pages, as they were then, and timed them on {on} "
         f"([rows](../../results/measurements/{PRINTED.name})); their speeds over `torch.mm` are {min(ratios):.3f} to "
-        f"{max(ratios):.3f} times those of the ladder. {_today(printed)}"
+        f"{max(ratios):.3f} times those of the kernels. {_today(printed)}"
     )
 
 
 def measured() -> list[Measured]:
     """The kernels of the printed code that was timed. A listing compiles to the machine code of its rung."""
-    return [_measured(number, row) for number, row in _printed().items()]
+    return list(dict.fromkeys(_measured(number, row) for (_, number), row in _printed().items()))
 
 
 def _measured(number: int, row: Mapping[str, Any]) -> Measured:
@@ -237,9 +243,10 @@ def _measured(number: int, row: Mapping[str, Any]) -> Measured:
     return Measured(kernel(CHAPTERS[number - 1].rungs[-1]), PROBLEM, row.get("code", ""), dsl)
 
 
-def _today(printed: Mapping[int, Mapping[str, Any]]) -> str:
+def _today(printed: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
     """Sentence on what the listings compile to today, beside what was timed."""
-    standings = [todays_code().standing(_measured(number, row)) for number, row in printed.items()]
+    timed = dict.fromkeys(_measured(number, row) for (_, number), row in printed.items())
+    standings = [todays_code().standing(one) for one in timed]
     other, total = standings.count(EARLIER), len(standings)
     if other:
         which = f"all {total} listings compile" if other == total else f"{other} of the {total} listings compile"
@@ -259,6 +266,21 @@ def again() -> str:
         f"The {len(rungs)} kernels of the chapters were built and timed once more in a burst, with the sources of "
         f"{about['created'][:10]} on another H200 ([rows](../../results/archive/h200/2026-11-24-ladder-burst)): their "
         f"speeds over `torch.mm` were {ratios[0]:.3f} to {ratios[-1]:.3f} times those of the tables."
+    )
+
+
+def order() -> str:
+    """Sentence on what the order of the tiles is worth on either GPU."""
+    speeds = {
+        gpu: [_bursts(name)[kernel(rung)]["speedup"] for rung in ("full ring", "swizzle 8")]
+        for gpu, name in LADDERS.items()
+    }
+    told = ", ".join(
+        f"{percent(good / bad)} on an {gpu} ({bad:.3f}x to {good:.3f}x)" for gpu, (bad, good) in speeds.items()
+    )
+    return wrapped(
+        f"Over single columns groups of eight gain {told}. Single columns read more from DRAM, which delivers 3.35 TB/s "
+        "on an H100 and 4.8 on an H200."
     )
 
 

@@ -119,22 +119,30 @@ def twice() -> str:
     return markdown(("study", "kernels and problems", "median", "nine of ten"), lines)
 
 
+def on_h100(name: str) -> Study:
+    """The measurement of a study on an H100."""
+    return recorded(f"{name}-on-h100")
+
+
 def small_gains() -> str:
-    """How far the small gains of the ring differ from those measured before."""
-    pairs = [
-        (rings.gain(rung, "ring", m), rings.gain(rung, "ring", m, before))
-        for rung in rings.rungs("ring")
-        for m in rings.SIDES
-    ]
-    small = [
-        (now, then) for now, then in pairs if now is not None and then is not None and max(abs(now), abs(then)) < SMALL
-    ]
-    apart = max(abs(now - then) for now, then in small)
-    turned = sum(now * then < 0 for now, then in small)
+    """How far the small gains of the ring differ from those measured before, and on an H100."""
+    told = []
+    for where, found in (("before", before), ("on an [H100](../results/h100/ring-on-h100/table.md)", on_h100)):
+        pairs = [
+            (rings.gain(rung, "ring", m), rings.gain(rung, "ring", m, found))
+            for rung in rings.rungs("ring")
+            for m in rings.SIDES
+        ]
+        both = [(now, then) for now, then in pairs if now is not None and then is not None]
+        small = [pair for pair in both if max(map(abs, pair)) < SMALL]
+        apart, turned = max(abs(now - then) for now, then in small), sum(now * then < 0 for now, then in small)
+        told.append(
+            f"{len(small)} were measured {where} too, where they differ by up to {100 * apart:.2f} points and {turned} "
+            "have another sign"
+        )
     return wrapped(
-        f"Of the [ring](#the-ring)'s gains below {100 * SMALL:.1f} %, {len(small)} were measured twice, each time on "
-        f"one board: they differ by up to {100 * apart:.2f} points, and {turned} have another sign. A gain as small is "
-        "no finding."
+        f"Of the [ring](#the-ring)'s gains below {100 * SMALL:.1f} %, each of two kernels on one board, "
+        f"{'; '.join(told)}. A gain as small is no finding."
     )
 
 
