@@ -279,8 +279,8 @@ def order() -> str:
         f"{percent(good / bad)} on an {gpu} ({bad:.3f}x to {good:.3f}x)" for gpu, (bad, good) in speeds.items()
     )
     return wrapped(
-        f"Over single columns groups of eight gain {told}. Single columns read more from DRAM, which delivers 3.35 TB/s "
-        "on an H100 and 4.8 on an H200."
+        f"Over single columns groups of eight gain {told}. Single columns read more from DRAM, which delivers "
+        "3.35 TB/s on an H100 and 4.8 on an H200."
     )
 
 

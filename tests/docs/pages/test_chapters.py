@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -46,21 +47,30 @@ def test_the_overview_names_each_chapter_as_its_page_does():
         assert lines[number - 1].startswith(f"| [{number}. {chapter.title}]({chapter.page}.md) | {chapter.idea} | ")
 
 
-def test_the_overview_shows_the_last_good_row_of_the_printed_code_where_there_is_one(tmp_path, monkeypatch):
+def test_the_overview_shows_the_ladder_of_each_gpu():
+    (last,) = (one for one in overview().splitlines() if one.startswith("| [8. "))
+    on_h200 = burst("256x192")
+    assert last.endswith(f" | {on_h200.tflops:.0f} | {on_h200.speedup:.3f}x |")
+    page = (ROOT / "results/h100/ladder-on-h100/table.md").read_text()
+    tflops, speedup = re.search(r"\| 256x192 \| .* \| (\d+) \((\d\.\d+x), ", page).groups()
+    assert f" | {tflops} | {speedup} | {on_h200.tflops:.0f} | " in last
+
+
+def test_the_overview_tells_of_the_last_good_row_of_the_printed_code_of_each_gpu(tmp_path, monkeypatch):
     about = {"gpu": "NVIDIA H200", "created": "2026-11-25T00:00:00+00:00"}
+    serial = burst("serial").speedup
     rows = [
-        {"chapter": 1, "status": "ok", "tflops": 400.0, "speedup": 0.5, **about},
-        {"chapter": 1, "status": "ok", "tflops": 440.0, "speedup": 0.55, **about},
+        {"chapter": 1, "status": "ok", "speedup": 0.5 * serial, **about},
+        {"chapter": 1, "status": "ok", "speedup": 1.25 * serial, **about},
         {"chapter": 1, "status": "wrong_result", **about},
+        {"chapter": 1, "status": "ok", "speedup": 9.0, **about, "gpu": "NVIDIA H100 80GB HBM3"},
     ]
     monkeypatch.setattr(chapters, "PRINTED", tmp_path / "chapters.jsonl")
-    assert "as printed" not in overview()
+    assert "make chapters" not in overview()
     (tmp_path / "chapters.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = overview().splitlines()
-    first, second = (burst(one.rungs[-1]) for one in CHAPTERS[:2])
-    assert lines[2].endswith(f" | {first.tflops:.0f} | {first.speedup:.3f}x | 440 | 0.550x |")
-    assert lines[3].endswith(f" | {second.tflops:.0f} | {second.speedup:.3f}x |  |  |")
-    assert "on an NVIDIA H200 (2026-11-25)" in " ".join(overview().split())
+    told = " ".join(overview().split())
+    assert "on an NVIDIA H200 (2026-11-25) and an NVIDIA H100 (2026-11-25)" in told
+    assert re.search(r"are 1\.250 to 1[0-9]\.\d+ times those of the kernels", told)
 
 
 @pytest.mark.parametrize(
