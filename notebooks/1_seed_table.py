@@ -113,7 +113,7 @@ by_ahead
 
 # %% [markdown]
 # With nothing loaded ahead the tensor cores wait for every stage: all 22 such cells of each problem, whatever their
-# depth, stay between 29 and 56 % of the peak. With one load ahead, some 60 KiB, the larger tiles come to 76 to 92 %.
+# depth, stay between 29 and 55 % of the peak. With one load ahead, some 60 KiB, the larger tiles come to 75 to 91 %.
 # From two or three loads ahead, some 100 KiB, a cell reaches its peak, 95 % or 98 % by problem, unless L2 or a narrow
 # swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size: at
 # the bytes a clock that 256 x 4 draws (below), 96 KiB in flight last about as long as a stage takes to load with
@@ -141,9 +141,9 @@ by_tile = (
 by_tile.round(1)
 
 # %% [markdown]
-# In burst no cell draws more than 49.5 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need
-# 80, so it cannot pass 49.5 of 80 parts of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down
-# and L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is much the same 84 to 86 GB/s for each SM.
+# In burst no cell draws more than 49.0 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need
+# 80, so it cannot pass 49 of 80 parts of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down
+# and L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is much the same 86 to 87 GB/s for each SM.
 # (Why the shallow 64-row cells do not even come to that this table cannot tell.)
 #
 # ## What limits each cell
@@ -210,8 +210,8 @@ best[columns].round(3).reset_index(drop=True)
 
 # %% [markdown]
 # 256 x 4 leads on both problems in both regimes, and not by busier tensor cores (at 8192^3 in burst 192 x 4 keeps them
-# active 96.7 % of the time, 256 x 4 95.0 %) but by clock, 1566 MHz against 1517: it moves fewer bytes, and spends 1.016
-# pJ on a FLOP at the cap where 192 x 4 spends 1.042. What each cell keeps of its burst rate at the cap, by loads ahead,
+# active 96.3 % of the time, 256 x 4 94.7 %) but by clock, 1601 MHz against 1555: it moves fewer bytes, and spends 0.991
+# pJ on a FLOP at the cap where 192 x 4 spends 1.037. What each cell keeps of its burst rate at the cap, by loads ahead,
 # and in full for the cells above 0.9x in burst:
 
 # %%

@@ -198,12 +198,12 @@ kept.loc[["serial", "two stages", "multistage", "specialised", "stagger 3", "TMA
 # %% [markdown]
 # ## What we take from it
 #
-# - Three things make this kernel: loading while multiplying (+52.8 % and +55.5 % at 4096^3 and 8192^3), a second
-#   warpgroup that multiplies while the first waits, with the larger tile (+21.6 % and +24.0 %), and a tile that leaves
-#   through shared memory (+10.1 % and +6.1 %). A producer warp (+15.4 % and +12.7 %) and, beyond the L2, groups of
-#   tiles (+13.4 % at 8192^3) follow.
-# - A deeper ring is worth nothing without someone to use it: `multistage` loses 22.2 % and 26.4 %, since one CTA with a
+# - Three things make this kernel: loading while multiplying (+55.5 % and +58.5 % at 4096^3 and 8192^3), a second
+#   warpgroup that multiplies while the first waits, with the larger tile (+22.5 % and +24.9 %), and a tile that leaves
+#   through shared memory (+10.2 % and +6.1 %). A producer warp (+17.7 % and +14.2 %) and, beyond the L2, groups of
+#   tiles (+15.2 % at 8192^3) follow.
+# - A deeper ring is worth nothing without someone to use it: `multistage` loses 23.0 % and 24.9 %, since one CTA with a
 #   ring of four replaces two small ones that hide each other's loads.
-# - With two consumers a late release gains nothing. Persistence gains 1.9 % and 0.3 %, a cluster of two 1.2 % and 0.4
-#   %, peeking 0.2 % (and 0.4 % on another board), the serpentine walk nothing: 0.1 % either way.
-# - At the power cap a busy rung keeps 84 to 86 % of its burst rate, one that leaves the tensor cores idle 96 to 100 %.
+# - With two consumers a late release gains nothing. Persistence gains 2.2 % and 0.4 %, a cluster of two 0.5 % and 0.1
+#   %, peeking 0.2 % and 0.1 %, the serpentine walk nothing.
+# - At the power cap a busy rung keeps 83 to 85 % of its burst rate, one that leaves the tensor cores idle 97 to 100 %.
