@@ -490,6 +490,17 @@ def test_explain_tells_registers_spills_and_instructions_of_a_compiled_kernel(mo
     assert json.loads(run(*asked, "--json").stdout)["code"] == asdict(report)
 
 
+def test_prebuild_says_that_the_extension_is_made_first_where_there_is_none(tmp_path, monkeypatch):
+    """Without a compiler it says in the end what is missing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run("prebuild", "512", "512", "512", "--set", "tile_m=64")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0] == "a C++ compiler makes the extension of torch first, once: some 20 s"
+    assert "1 kernel for 1 problem, 1 compiled now" in done.stdout
+    assert "the extension of torch is not there" in done.stdout
+
+
 def test_a_terminal_gets_a_table_of_its_width():
     ours, theirs = os.openpty()
     asked = ["table", RECORDED, "--regime", "burst", "--problem", "8192x8192x8192"]

@@ -384,10 +384,12 @@ def prebuild(
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
+    from hopper_gemm.compiler.extension import extension_of
     from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
     from hopper_gemm.model.legality import reasons
     from hopper_gemm.model.problem import BLOCK, GemmProblem
     from hopper_gemm.model.recipe import recipe_of
+    from hopper_gemm.serve import EXTENSION
     from hopper_gemm.serve.prebuild import WHOLE_MENU, build
     from hopper_gemm.serve.prebuild import prebuild as compile_ahead
     from hopper_gemm.tune.parameters import config_of
@@ -412,6 +414,8 @@ def prebuild(
     assumption = "" if settings else assumed(gpu)
     if assumption and not as_json:
         print(assumption, flush=True)
+    if extension_of(EXTENSION) is None:
+        stderr("a C++ compiler makes the extension of torch first, once: some 20 s")
     if settings:
         config = config_of(options.config_values(settings))
         refused: dict[str, list[str]] = {}
