@@ -13,12 +13,13 @@
 #
 # **Question.** One kernel, forty cells, two problems, two regimes: what does the table say, and what limits each cell?
 #
-# **Answer.** 256 x 128 at a depth of four k-blocks is the best cell at both sizes and in both regimes, a little ahead
-# of cuBLAS. What slows a cell down is mostly a ring with too few stages, not the depth as such.
+# **Answer.** 256 x 128 at a depth of four k-blocks is the best cell at both sizes and in both regimes: a little ahead
+# of cuBLAS, and even with it at 4096^3 in steady state. What slows a cell down is mostly a ring with too few stages,
+# not the depth as such.
 #
 # Everything here is computed from `results/h200/seed-table/` and, below "Look-ahead, in time", from the studies that
 # the [sources](../docs/sources.md) are tested by, whose letters A to D stand for the texts here too; measured on NVIDIA
-# H200s, and rows do not name their board. No GPU is needed to run it again. Every timing here is chained (launches of
+# H200s, each study on one board. No GPU is needed to run it again. Every timing here is chained (launches of
 # one kernel back to back).
 
 # %%
@@ -114,10 +115,10 @@ by_ahead
 # %% [markdown]
 # With nothing loaded ahead the tensor cores wait for every stage: all 22 such cells of each problem, whatever their
 # depth, stay between 29 and 55 % of the peak. With one load ahead, some 60 KiB, the larger tiles come to 75 to 91 %.
-# From two or three loads ahead, some 100 KiB, a cell reaches its peak, 95 % or 98 % by problem, unless L2 or a narrow
-# swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains the size: at
-# the bytes a clock that 256 x 4 draws (below), 96 KiB in flight last about as long as a stage takes to load with
-# nothing else going on, as in the single-stage cells:
+# From two or three loads ahead, some 100 KiB, a cell reaches its peak, 94 to 95 % or 97 to 98 % by problem, unless L2
+# or a narrow swizzle holds it back (below); more stages buy nothing: 256 x 4 is there with two. Little's law explains
+# the size: at the bytes a clock that 256 x 4 draws (below), 96 KiB in flight last about as long as a stage takes to
+# load with nothing else going on, as in the single-stage cells:
 
 # %%
 single = ok[(ok.regime == "burst") & (ok.stages == 1)]
@@ -141,10 +142,10 @@ by_tile = (
 by_tile.round(1)
 
 # %% [markdown]
-# In burst no cell draws more than 49.0 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need
-# 80, so it cannot pass 49 of 80 parts of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down
-# and L2 does not: the 64-row tile then draws up to 66 bytes a clock, which is much the same 86 to 87 GB/s for each SM.
-# (Why the shallow 64-row cells do not even come to that this table cannot tell.)
+# In burst no cell draws more than 49.0 bytes a clock and SM: that is what L2 gives here. The 64-row tile would need 80,
+# so it cannot pass 49 of 80 parts of the peak; 128 rows need 48, just within reach. At the cap the SMs slow down and L2
+# does not: the 64-row tile then draws up to 66 bytes a clock; the most for each SM is 86 GB/s there and 87 in burst.
+# (Why other 64-row cells do not even come to that this table cannot tell.)
 #
 # ## What limits each cell
 #
@@ -230,9 +231,10 @@ kept.loc[[(m, ahead) for m in (4096, 8192) for ahead in (0, 1, 2)]]
 change[change.burst > 0.9].drop(columns="ahead").round(3)
 
 # %% [markdown]
-# With nothing loaded ahead a cell keeps 96.7 % of its rate or more, nearly all of it at the median. The leaders keep
-# 84 to 85 %. Of the cells above 0.9x in burst 128 x 8 gains most, 0.90x to 0.93x at 4096^3, and 320 x 4 most at 8192^3,
-# 0.985x to 1.003x: with one load ahead they leave tensor cores idle, and are paid back in clock.
+# With nothing loaded ahead a cell keeps 97.5 % of its rate or more, nearly all of it at the median. The leaders keep
+# 83 to 84 %. Of the cells above 0.9x in burst 320 x 4 gains most, 0.970x to 1.002x at 8192^3: with one load ahead it
+# leaves tensor cores idle, and is paid back in clock. At 4096^3 only 128 x 6, with its narrow swizzle, gains: 0.900x to
+# 0.917x.
 #
 # ## Beside the table of the post "Pipelining"
 #
@@ -276,7 +278,8 @@ plt.show()
 #
 # In C's table more stages mean shallower ones, since the memory is the same: the number of stages and the number of
 # barriers cannot be told apart. In the joint space they can. Speedup at 8192^3, stagger 0, each tile's stages by
-# depths. One tile has the counter-case: 64 rows, one consumer, where the fullest ring is slower than a shorter one.
+# depths. The counter-case, a fullest ring that is slower than a shorter one, is mostly that of 64 rows, one consumer;
+# of larger tiles 128 rows at depth 2 has it too.
 
 # %%
 flat = depth.joint(0).query("m == 8192 and n == 8192 and k == 8192")
@@ -297,7 +300,7 @@ plt.show()
 # ## Stagger with one consumer
 #
 # A late release costs a load ahead. At the same number of stages it loses where those that stay are short; where they
-# last 900 clocks or more it pays on the two shorter cubes and, at the median, nowhere else.
+# last 900 clocks or more it pays at 1024^3, and elsewhere the median is within some one percent of nothing.
 
 # %%
 ones = depth.ran("one-consumer")
