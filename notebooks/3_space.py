@@ -106,7 +106,7 @@ odd.pivot_table(index=["cube", "tile_m"], columns=["tile_n", "k_depth"], values=
 #
 # ## What the model says of it
 #
-# The model's constants were fitted to all recorded bursts, these rows among them, but isolated ones count more.
+# The model's constants were fitted to bursts recorded before, these rows among them, but isolated ones count more.
 
 # %%
 rows["predicted"] = [

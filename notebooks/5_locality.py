@@ -39,6 +39,7 @@ import numpy as np
 import pandas as pd
 
 from notebooks.helpers import (
+    before,
     best_swizzle,
     config_of,
     named,
@@ -213,7 +214,7 @@ plt.show()
 # the two prices together would make of the bytes.
 
 # %%
-raster = recorded("raster")
+raster = before("raster")  # of the same days
 priced = with_counters(rows_of(raster, "sweep"), raster.stage("counters"))
 priced["us"] = np.where(priced.m == 16384, priced.duration_us.astype(float), priced.time_us)
 priced["GB"], priced["L2"] = priced.dram_read_bytes.astype(float) / 1e9, 32e-9 * priced.l2_read_sectors.astype(float)

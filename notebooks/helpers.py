@@ -18,7 +18,7 @@ from docs.generate.pages.counted import panels, tile_order, with_counters, with_
 from docs.generate.pages.means import mean_figure, pick_of
 from docs.generate.pages.pictures import patch, show_small
 from docs.generate.pages.prices import invariant_published, invariant_rows
-from docs.generate.pages.sources import recorded
+from docs.generate.pages.sources import before, recorded
 from docs.generate.pages.wording import cube, short_label
 from hopper_gemm.model import hopper
 from hopper_gemm.model.kernel import resolve, swizzle_bytes
@@ -44,6 +44,7 @@ __all__ = [
     "Result",
     "Window",
     "against",
+    "before",
     "best_swizzle",
     "boards_of",
     "change",

@@ -414,8 +414,8 @@ def prebuild(
     assumption = "" if settings else assumed(gpu)
     if assumption and not as_json:
         print(assumption, flush=True)
-    if extension_of(EXTENSION) is None:
-        stderr("a C++ compiler makes the extension of torch first, once: some 20 s")
+    if not (settings or as_json) and extension_of(EXTENSION) is None:
+        print("a C++ compiler makes the extension of torch first, once: some 20 s", flush=True)
     if settings:
         config = config_of(options.config_values(settings))
         refused: dict[str, list[str]] = {}

@@ -42,10 +42,10 @@ MORE = """ Superseded studies and those of one question: [archive](../archive/{n
 ARCHIVED = """# Archived results
 
 Superseded studies and those of one question: rows and `provenance.json` alone. `hopper-gemm table DIR --write` makes a
-folder's page and pictures again, and `hopper-gemm sweep` replays it from its file in `sweeps/archive`, if it has one.
-The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
+folder's page and pictures again, and `hopper-gemm sweep` with `--from` replays it from its file in `sweeps`, if it has
+one. The studies to read first: [results/{name}](../../{name}/README.md). `make pages` writes this page.
 
-Best: as there, by earlier kernels. A board that rows do not name is `unknown`."""
+Best: as there, by the kernels of those days. A board that rows do not name is `unknown`."""
 
 INTERACTIVE = ("seed-table", "ladder", "suite", "suite-chained", "short", "drawn", "map")
 """Studies of H200s whose interactive pages the site has; ``make reports`` writes the same."""

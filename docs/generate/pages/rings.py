@@ -181,7 +181,7 @@ def elected() -> str:
         f"hardly. Beside one predicated lane of each warp: every consumer thread arrives, {every}; an elected one "
         f"behind a warp sync, {worth('elected')}; one lane of a whole consumer, {worth('one of a consumer')}. In "
         f"cutlass.pipeline every thread arrives, {library}; an elected one, {worth('library, elected')}; noise "
-        f"{noise()}. Measured [again](#measured-twice), gains as small change their sign"
+        f"{noise()}. Measured [again](#measured-twice), many gains as small change their sign"
     )
 
 
@@ -431,7 +431,7 @@ def best_widths() -> str:
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
         f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: {told}. "
+        f"and the noise in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: {told}. "
         f"Along n it is in {len(across)} of {len(single)}, all of {tiles}: up to "
         f"{percent(1 + across.max())}. The L2 was the same in all"
     )
@@ -444,9 +444,10 @@ def widths_alone(raster: str) -> pd.DataFrame:
 
 
 def worth_a_width(rates: pd.DataFrame) -> pd.Series:
-    """Gains of the best width over 8, of those above 1 %, the least first."""
+    """Gains of the best width over 8, of those above 1 % and above the noise of their problem, the least first."""
+    floors = {place.split(" ")[0]: floor for place, floor in recorded("walk").provenance["noise"].items()}
     over = rates.max(axis=1) / rates[8] - 1
-    return over[over > 0.01].sort_values()
+    return over[over > [max(0.01, floors[problem]) for problem in over.index.get_level_values("problem")]].sort_values()
 
 
 def timeline_table() -> str:
