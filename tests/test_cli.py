@@ -491,14 +491,18 @@ def test_explain_tells_registers_spills_and_instructions_of_a_compiled_kernel(mo
 
 
 def test_prebuild_says_that_the_extension_is_made_first_where_there_is_none(tmp_path, monkeypatch):
-    """Without a compiler it says in the end what is missing."""
+    """With a compiler on the path, here one that fails; without, it says in the end what is missing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = run("prebuild", "512", "512", "512", "--gpu", "h100")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "a C++ compiler makes the extension of torch first, once: some 20 s"
-    assert "1 kernel for 1 problem, 1 compiled now" in done.stdout
-    assert "the extension of torch is not there" in done.stdout
+    for made, options in ((False, ()), (True, ()), (True, ("--set", "tile_m=64"))):
+        if made:
+            (tmp_path / "c++").write_text("#!/bin/sh\nexit 1\n")
+            (tmp_path / "c++").chmod(0o755)
+        done = run("prebuild", "512", "512", "512", "--gpu", "h100", *options)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("a C++ compiler makes the extension of torch first, once: some 20 s\n") == made
+        assert "1 kernel for 1 problem" in done.stdout
+        assert "the extension of torch is not there" in done.stdout
 
 
 def test_a_terminal_gets_a_table_of_its_width():

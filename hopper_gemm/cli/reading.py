@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -384,7 +385,7 @@ def prebuild(
     """
     from hopper_gemm.cli.doctor import assumed, chip_here, kind_of
     from hopper_gemm.cli.stored import counted, usage
-    from hopper_gemm.compiler.extension import extension_of
+    from hopper_gemm.compiler.extension import COMPILERS, extension_of
     from hopper_gemm.compiler.store import KernelId, KernelStore, PaddingId, default_store
     from hopper_gemm.model.legality import reasons
     from hopper_gemm.model.problem import BLOCK, GemmProblem
@@ -414,8 +415,11 @@ def prebuild(
     assumption = "" if settings else assumed(gpu)
     if assumption and not as_json:
         print(assumption, flush=True)
-    if not (settings or as_json) and extension_of(EXTENSION) is None:
-        print("a C++ compiler makes the extension of torch first, once: some 20 s", flush=True)
+
+    def told() -> None:
+        if not as_json and extension_of(EXTENSION) is None and any(map(shutil.which, COMPILERS)):
+            print("a C++ compiler makes the extension of torch first, once: some 20 s", flush=True)
+
     if settings:
         config = config_of(options.config_values(settings))
         refused: dict[str, list[str]] = {}
@@ -429,10 +433,12 @@ def prebuild(
             raise ValueError("\n".join(lines))
         padding = [PaddingId()] * any(problem.padded for problem in problems)
         kernels = dict.fromkeys(KernelId.of(config, problem, finish=finish) for problem, finish in finished.items())
+        told()
         done = build([*kernels, *padding], watch=paced(stderr))
     else:
         chip = chip_here(kind, sms)
         pairs = [(problem, finish) if finish else problem for problem, finish in finished.items()]
+        told()
         try:
             done = compile_ahead(pairs, menu=parts, context=context, gpu=kind, chip=chip, watch=paced(stderr))
         except RuntimeError as error:

@@ -29,7 +29,7 @@ CONFIGS = [
 ]
 QUEUED = 9
 """wgmma that an SM's tensor cores take at once, that under way included; a warp that issues one more waits. From time
-stamps of an NVIDIA H200 (results/h200/sources/timeline): with two and with four consumers the last group
+stamps of an NVIDIA H200 (results/archive/h200/2026-11-22-timeline): with two and with four consumers the last group
 ends 557 to 588 clocks after it is issued, nine times the 64 clocks of a wgmma of 128 columns."""
 
 AHEAD = "released early"

@@ -279,9 +279,9 @@ def order() -> str:
     )
     busy, mhz = ([row[name] for row in rows["NVIDIA H100"]] for name in ("tensor_active", "sm_mhz"))
     return wrapped(
-        f"Over single columns groups of eight gain {told}. Single columns read more from DRAM, which delivers "
-        f"3.35 TB/s on an H100 and 4.8 on an H200. On the H100 the tensor cores go from {busy[0]:.0f} to "
-        f"{busy[1]:.0f} % busy at much the same clock ({mhz[0]:,.0f} and {mhz[1]:,.0f} MHz)."
+        f"Over single columns groups of eight gain {told}. Single columns read more from DRAM ([counted on an "
+        "H200](../sources.md)), whose peak is 3.35 TB/s on an H100 and 4.8 on an H200. On the H100 the tensor cores go "
+        f"from {busy[0]:.0f} to {busy[1]:.0f} % busy at much the same clock ({mhz[0]:,.0f} and {mhz[1]:,.0f} MHz)."
     )
 
 

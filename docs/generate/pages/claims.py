@@ -134,7 +134,7 @@ def small_gains() -> str:
             for m in rings.SIDES
         ]
         both = [(now, then) for now, then in pairs if now is not None and then is not None]
-        small = [pair for pair in both if max(map(abs, pair)) < SMALL]
+        small = [(now, then) for now, then in both if abs(now) < SMALL]
         apart, turned = max(abs(now - then) for now, then in small), sum(now * then < 0 for now, then in small)
         told.append(
             f"{len(small)} were measured {where} too, where they differ by up to {100 * apart:.2f} points and {turned} "

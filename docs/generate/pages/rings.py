@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 from docs.generate.measurements import measurement
 from docs.generate.pages.counted import panels, tile_order, unique_panels, with_counters
 from docs.generate.pages.depth import RING, by_stages, joint, page_table, ran
-from docs.generate.pages.sources import pairs_by, recorded, share, spans
+from docs.generate.pages.sources import before, pairs_by, recorded, share, spans
 from docs.generate.pages.wording import cube, listed, percent, spread
 from hopper_gemm.lab.ladder.ladder_config import LadderConfig
 from hopper_gemm.model.kernel import Kernel
@@ -283,10 +284,17 @@ def working_set() -> str:
     )
 
 
+def stamps_of(study: str) -> Path:
+    """The folder of recorded time stamps, whatever was traced here since."""
+    root = results_root()
+    (folder,) = (path for path in root.glob(f"*/*/{study}") if path.relative_to(root).parts[0] != "local")
+    return folder
+
+
 @cache
 def traced(study: str = "timeline", m: int = 4096) -> dict[str, tuple[dict[str, Any], pd.DataFrame]]:
     """The traced kernels of a problem by name: each as its sweep has it, and what its roles did when."""
-    (folder,) = results_root().glob(f"*/*/{study}")
+    folder = stamps_of(study)
     about = read_provenance(folder)["rungs"]
     moments = pd.read_csv(measurement(folder / "moments.csv.gz")).query(f"m == {m}")
     parts = dict(list(moments.groupby("rung")))
@@ -418,36 +426,43 @@ def best_widths() -> str:
             best.append(f"{near[0]} at {m}^3")
         else:
             even.append(f"at {m}^3 the intervals of {', '.join(near[:-1])} and {near[-1]} overlap")
-    rates = widths_alone("m")
-    single, far = rates.idxmax(axis=1), worth_a_width(rates)
+    single, far = widths_alone("m").idxmax(axis=1), worth_a_width("m")
     told = listed(
         [
             f"{tile} with {single[problem, tile]} at {cube(problem)} ({percent(1 + gain)})"
             for (problem, tile), gain in far.items()
         ]
     )
-    across = worth_a_width(widths_alone("n"))
+    across = worth_a_width("n")
     tiles = listed(sorted(across.index.unique("tile")))
     return (
         "on the tile, and of a small tile on the size too. 256x128 in clusters of two is fastest with "
-        f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 is worth more than 1 % "
-        f"and the noise in {len(far)} of {len(single)} pairs of problem and tile along m, which is D's order: {told}. "
-        f"Along n it is in {len(across)} of {len(single)}, all of {tiles}: up to "
+        f"{', '.join(best)}; {'; '.join(even)}. Of single CTAs, isolated, another width than 8 was worth more than 1 % "
+        f"and the noise [both times](#measured-twice) in {len(far)} of {len(single)} pairs of problem and tile along "
+        f"m, which is D's order: {told}. Along n in {len(across)} of {len(single)}, all of {tiles}: up to "
         f"{percent(1 + across.max())}. The L2 was the same in all"
     )
 
 
-def widths_alone(raster: str) -> pd.DataFrame:
+def widths_alone(raster: str, found: Found = recorded) -> pd.DataFrame:
     """Speedups of single CTAs along an axis, isolated: by problem and tile, a column for each width of a group."""
-    alone = ran("walk").query(f"cluster == '1x1' and raster == '{raster}'")
+    rows = rows_of(found("walk"), "sweep").query("status == 'ok'").astype({"speedup": float})
+    alone = rows.query(f"cluster == '1x1' and raster == '{raster}'")
     return alone.pivot_table(index=["problem", "tile"], columns="swizzle", values="speedup")
 
 
-def worth_a_width(rates: pd.DataFrame) -> pd.Series:
-    """Gains of the best width over 8, of those above 1 % and above the noise of their problem, the least first."""
-    floors = {place.split(" ")[0]: floor for place, floor in recorded("walk").provenance["noise"].items()}
-    over = rates.max(axis=1) / rates[8] - 1
-    return over[over > [max(0.01, floors[problem]) for problem in over.index.get_level_values("problem")]].sort_values()
+def worth_a_width(raster: str) -> pd.Series:
+    """Gains of the best width over 8 along an axis, of those that were above 1 % and the noise of their problem in both
+    measurements, the least first."""
+    gains = []
+    for found in (recorded, before):
+        rates = widths_alone(raster, found)
+        floors = {place.split(" ")[0]: floor for place, floor in found("walk").provenance["noise"].items()}
+        least = [max(0.01, floors[problem]) for problem in rates.index.get_level_values("problem")]
+        over = rates.max(axis=1) / rates[8] - 1
+        gains.append(over[over > least])
+    now, then = gains
+    return now[now.index.isin(then.index)].sort_values()
 
 
 def timeline_table() -> str:

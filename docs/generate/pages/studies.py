@@ -18,7 +18,7 @@ from benchmarks.walks import speeds
 from docs.generate.measurements import measurement
 from docs.generate.pages.depth import page_table, ran
 from docs.generate.pages.means import mean_figure, of_row, over_faster, over_problems, pick_of, share_of_best
-from docs.generate.pages.rings import rungs
+from docs.generate.pages.rings import rungs, stamps_of
 from docs.generate.pages.sources import pairs_by, read, recorded, short_name
 from docs.generate.pages.wording import cube, percent, reach, spread, wrapped
 from hopper_gemm.model import hopper
@@ -759,8 +759,7 @@ def one_tile() -> str:
 
     Those that began with another tile, so that their first stages are not the first of the CTA, are left out.
     """
-    (folder,) = results_root().glob("*/neighbours/timeline-deep-k")
-    moments = pd.read_csv(measurement(folder / "moments.csv.gz"))
+    moments = pd.read_csv(measurement(stamps_of("timeline-deep-k") / "moments.csv.gz"))
     problem = moments["m"].astype(str) + "x" + moments["n"].astype(str) + "x" + moments["k"].astype(str)
     lines = []
     for (place, rung), part in moments.assign(problem=problem).groupby(["problem", "rung"], sort=False):

@@ -227,7 +227,7 @@ def test_the_pipeline_classes_are_as_the_page_has_them_where_a_source_has_them_o
 
 def test_what_a_width_is_worth_is_told_along_both_axes():
     """Small tiles gain more by the best width along n than along m."""
-    along, across = (rings.worth_a_width(rings.widths_alone(raster)) for raster in "mn")
+    along, across = (rings.worth_a_width(raster) for raster in "mn")
     assert along.max() < across.max()
     found = rings.best_widths()
     assert f"in {len(along)} of 15 pairs of problem and tile along m" in found
