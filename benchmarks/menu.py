@@ -45,7 +45,7 @@ from typing import Any, Literal, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks.fresh import LAST_OF_FP8, LAST_SEEDS, drawn, drawn_in_fp8
+from benchmarks.fresh import AGAIN, LAST_OF_FP8, LAST_SEEDS, drawn, drawn_in_fp8
 from benchmarks.held_out import read_held_out
 from docs.generate.measurements import record
 from hopper_gemm.model.config import DEFAULTS, GemmConfig
@@ -211,13 +211,14 @@ def entries() -> list[TunedEntry]:
 @cache
 def searched(fp8: bool = False) -> dict[Case, Searched]:
     """The tuned table's problems with their rows of H200s, and those of :data:`MEASURED` with the rows of either GPU,
-    in isolated bursts; neither those held out nor those that judge. Of FP8 all problems that were measured."""
+    in isolated bursts; neither those held out nor those that judge, nor the studies of :data:`AGAIN`. Of FP8 all
+    problems that were measured."""
     held, tuned = read_held_out(), {one.problem for one in entries() if one.context == "isolated"}
     rows: dict[Case, dict[Kernel, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for folder in recorded_folders():
         kind = next((part for part in folder.relative_to(results_root()).parts if part in CHIPS), "")
         also = (fp8 or folder.name.startswith(MEASURED)) and folder.name not in (*LAST_SEEDS, LAST_OF_FP8)
-        if not kind or not (also or kind == "h200"):
+        if not kind or not (also or kind == "h200") or folder.name in AGAIN:
             continue
         for row in read_study(folder).stage("sweep", "final", "map"):
             point = row.point
