@@ -40,8 +40,8 @@ AGAIN = (
     *("steady-i", "steady-j", "steady-k", "steady-layers"),
     *("joint", "one-consumer", "consumers", "tilus-grid", "peek", "raster", "ring", "naive-320", "fp16"),
 )
-"""Studies that were measured again, or first, after the last fit and the last choice of the menu, which have the
-archived measurements."""
+"""Studies recorded after the last fit and the last choice of the menu, which leave them out: of those that had been
+measured before, they have the archived rows."""
 
 SINCE = ("suite-picks-on-h100", "2026-11-28-suite-picks-of-nine", "2026-11-28-suite-picks-of-88", *AGAIN)
 """Other studies that were recorded since the last fit, which leaves them out."""

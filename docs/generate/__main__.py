@@ -63,7 +63,7 @@ from hopper_gemm.tune.study.schema import COLUMNS, STAGES, STATUSES
 from hopper_gemm.tune.tables.comparison import cells as compared
 from hopper_gemm.tune.tables.comparison import means
 from hopper_gemm.tune.tables.forest import forest
-from hopper_gemm.tune.tables.ladder import Result, ladder
+from hopper_gemm.tune.tables.ladder import Result
 from hopper_gemm.tune.tables.pages.publish import publish
 from hopper_gemm.tune.tables.pages.simulation import DATA
 from hopper_gemm.tune.tables.pages.simulation import publish as publish_simulation
@@ -253,17 +253,14 @@ def both_cells(ours: str, theirs: str) -> str:
 def rungs() -> str:
     """TFLOP/s of the main rungs at 8192^3, with cuBLAS beside `peek`."""
     columns = ("ladder-on-h100", "burst"), ("ladder", "burst"), ("ladder", "steady")
-    found: dict[tuple[str, str], dict[str, Result]] = {}
-    for name, regime in columns:
-        steps = ladder(rows_of(study(name), "sweep"), study(name).provenance["rungs"])
-        at = {
-            step.name: [one for one in step.results if (one.group.m, one.group.regime) == (8192, regime)]
-            for step in steps
-        }
-        found[name, regime] = {step: of for step, (of,) in at.items()}
+
+    def result(rung: str, study: str, regime: str) -> Result:
+        results = rings.rungs(study)[rung].results
+        (found,) = (one for one in results if (one.group.m, one.group.regime) == (8192, regime))
+        return found
 
     def rates(name: str, what: str) -> list[str]:
-        return [f"{getattr(found[column][name], what):.0f}" for column in columns]
+        return [f"{getattr(result(name, *column), what):.0f}" for column in columns]
 
     rows = [(name, adds, *rates(name, "tflops")) for name, adds in RUNGS.items()]
     rows.append(("cuBLAS", "torch.mm, timed beside `peek`", *rates("peek", "baseline_tflops")))

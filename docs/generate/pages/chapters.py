@@ -20,6 +20,7 @@ from docs.generate.pages.comparisons import todays_code
 from docs.generate.pages.counted import tile_order
 from docs.generate.pages.pictures import patch, timeline
 from docs.generate.pages.rings import SIDES, traced
+from docs.generate.pages.rings import rungs as ladder_rungs
 from docs.generate.pages.sources import recorded, short_name
 from docs.generate.pages.specialised import source_of
 from docs.generate.pages.wording import percent, wrapped
@@ -31,7 +32,7 @@ from hopper_gemm.model.problem import GemmProblem
 from hopper_gemm.model.roofline import clusters_at_once, work_items
 from hopper_gemm.model.tuned import results_root
 from hopper_gemm.tune.parameters import all_values, kernel_of
-from hopper_gemm.tune.tables.ladder import MeasuredRung, Result, ladder
+from hopper_gemm.tune.tables.ladder import Result
 from hopper_gemm.tune.tables.pivot import markdown, markdown_table, plain, rows_of
 from hopper_gemm.tune.tables.style import STYLE, save
 
@@ -161,16 +162,9 @@ CHAPTERS = (
 )
 
 
-@cache
-def steps() -> dict[str, MeasuredRung]:
-    """The rungs of the recorded ladder by name."""
-    study = recorded("ladder")
-    return {step.name: step for step in ladder(rows_of(study, "sweep"), study.provenance["rungs"])}
-
-
 def kernel(rung: str) -> Kernel:
     """The kernel of a rung, resolved."""
-    return kernel_of(steps()[rung].config)
+    return kernel_of(ladder_rungs("ladder")[rung].config)
 
 
 def rates(number: int) -> str:
@@ -305,7 +299,7 @@ def burst(rung: str) -> Result:
 
 
 def _result(rung: str, regime: str, m: int = 8192) -> Result:
-    (found,) = (one for one in steps()[rung].results if (one.group.m, one.group.regime) == (m, regime))
+    (found,) = (one for one in ladder_rungs("ladder")[rung].results if (one.group.m, one.group.regime) == (m, regime))
     return found
 
 

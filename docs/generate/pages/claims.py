@@ -142,8 +142,7 @@ def small_gains() -> str:
         )
     return wrapped(
         f"Of the [ring](#the-ring)'s gains below {100 * SMALL:.1f} %, each of two kernels on one board, "
-        f"{'; '.join(told)}. A gain as small is no finding unless it keeps its "
-        "sign."
+        f"{'; '.join(told)}. A gain as small is no finding unless it keeps its sign."
     )
 
 

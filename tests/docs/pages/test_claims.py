@@ -55,6 +55,14 @@ def test_gains_by_other_arrivals_are_too_small_to_be_found_twice():
     assert "many gains as small change their sign" in rings.elected()
 
 
+def test_a_trace_of_ones_own_is_not_taken_for_the_recorded_one(tmp_path, monkeypatch):
+    """By default it lies in results/local, under the same name."""
+    for place in ("local/h200", "h200/sources"):
+        (tmp_path / place / "timeline").mkdir(parents=True)
+    monkeypatch.setattr(rings, "results_root", lambda: tmp_path)
+    assert rings.stamps_of("timeline") == tmp_path / "h200/sources/timeline"
+
+
 def test_what_was_measured_twice_is_told_of_every_study_behind_the_verdicts():
     lines = claims.twice().splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == [*claims.DEPTH, *claims.RINGS]
